@@ -34,7 +34,7 @@ pub(crate) fn requests(input: &[u8]) {
         take_step(&place.socket, app, step[0] / APPS as u8, step[1]);
     }
     for app in apps.iter_mut().flatten() {
-        app.hear_answers(ANSWERED_WITHIN);
+        app.read_answers(ANSWERED_WITHIN);
     }
     drop(apps);
     assert!(!node.has_ended(), "the node has ended");
@@ -125,7 +125,7 @@ fn take_step(place: &Path, app: &mut Option<FuzzedApp>, does: u8, how: u8) {
         2 => known.ask(bind(how), &[]),
         3 => known.ask(connect(how), &[]),
         4 => known.ask(unbind(how), &[]),
-        5 => known.hear_answers(ANSWERED_WITHIN),
+        5 => known.read_answers(ANSWERED_WITHIN),
         6 => *app = None,
         _ => known.ask(
             request::Body::RegionMapped(RegionMapped {
@@ -235,7 +235,7 @@ impl FuzzedApp {
     }
 
     /// Reads until everything is answered, or the node has hung up.
-    fn hear_answers(&mut self, limit: Duration) {
+    fn read_answers(&mut self, limit: Duration) {
         let begin = Instant::now();
         while !self.waits_for.is_empty() {
             let left = limit.saturating_sub(begin.elapsed()).as_nanos() as u64;
@@ -267,7 +267,7 @@ impl FuzzedApp {
 fn honest_app_is_served(place: &Path) {
     let mut app = FuzzedApp::connect(place).expect("the control socket is there");
     app.attach();
-    app.hear_answers(ANSWERED_WITHIN);
+    app.read_answers(ANSWERED_WITHIN);
     app.add_schema(1);
     let begin = Instant::now();
     loop {

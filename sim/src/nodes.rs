@@ -539,7 +539,7 @@ impl NodesWorld {
         }
         if let Some(generation) = report.mapped {
             self.mapped_meanwhile.push((node, id, generation));
-            self.tell_of_regions(now)?;
+            self.send_regions(now)?;
         }
         if report.rang || self.apps[at].is_hostile {
             let runtimes = &mut self.nodes[node].runtimes;
@@ -551,7 +551,7 @@ impl NodesWorld {
     }
 
     /// A resting node hears of regions when it goes on.
-    fn tell_of_regions(&mut self, now: Nanos) -> Result<(), String> {
+    fn send_regions(&mut self, now: Nanos) -> Result<(), String> {
         for (node, app, generation) in std::mem::take(&mut self.mapped_meanwhile) {
             if self.restarts[node].is_some() {
                 self.mapped_meanwhile.push((node, app, generation));
@@ -590,12 +590,12 @@ impl NodesWorld {
             .iter_mut()
             .for_each(|runtime| runtime.look_at_doorbells(now));
         for event in self.nodes[node].events.take() {
-            self.hear(node, event)?;
+            self.on_event(node, event)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, node: usize, event: RuntimeEvent) -> Result<(), String> {
+    fn on_event(&mut self, node: usize, event: RuntimeEvent) -> Result<(), String> {
         let now = self.clock.now();
         match event {
             RuntimeEvent::Faulted { app, fault } => {
@@ -646,7 +646,7 @@ impl NodesWorld {
                 RestartOutcome::Replaced => self.report.hot_restarts += 1,
                 RestartOutcome::WentOn => self.report.hot_restarts_undone += 1,
             }
-            self.tell_of_regions(now)?;
+            self.send_regions(now)?;
         }
         self.after_polls(node)
     }

@@ -10,7 +10,7 @@ mod summary;
 pub mod table;
 
 pub use latencies::Latencies;
-pub use outcome::{Bound, Figure, Outcome, Place, Verdict};
+pub use outcome::{Bound, Figure, FigurePlace, TargetOutcome, TargetVerdict};
 pub use pairs::Pairs;
 pub use report::Report;
 pub use summary::{Cell, Cells, Compared, Load, Median, QUIET_CORES_MAX, median};

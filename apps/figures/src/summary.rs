@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::outcome::Outcome;
+use crate::outcome::TargetOutcome;
 use crate::pairs::Pairs;
 use crate::report::Report;
 
@@ -27,7 +27,7 @@ pub struct Cells {
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: TargetOutcome,
     /// Of each pair, the least first.
     pub values: Pairs,
 }

@@ -1,10 +1,10 @@
 //! What is printed: a row for each cell, then each target with its figure.
 
-use crate::outcome::Outcome;
+use crate::outcome::TargetOutcome;
 use crate::summary::{Cell, Cells, Compared};
 
 /// Prints a row for each cell, then each target with its figure.
-pub fn print(cells: &Cells, head: &str, outcomes: &[Outcome]) {
+pub fn print(cells: &Cells, head: &str, outcomes: &[TargetOutcome]) {
     println!("{head}\n");
     println!(
         "{:16} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5} {:>5} {:>2}  cores by process",

@@ -25,7 +25,7 @@ pub const SAMPLE_NAME: &str = "unicode-names.tsv";
 
 /// An entry of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct FileEntry {
     pub key: String,
     pub value: Vec<u8>,
 }
@@ -55,7 +55,7 @@ pub enum DataError {
         name: String,
         /// The line, counted from 1.
         line: usize,
-        problem: Problem,
+        problem: LineProblem,
     },
     /// The file has no entry.
     #[error("{name} has no entries")]
@@ -64,7 +64,7 @@ pub enum DataError {
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum LineProblem {
     #[error("no tab; a line of this file is a key, a tab, and a value")]
     NoTab,
     /// A CSV record that has not two fields.
@@ -88,7 +88,7 @@ pub enum Problem {
 }
 
 /// Reads the file at `path`; its name and first line say how it is laid out.
-pub fn read_file(path: &Path) -> Result<Vec<Pair>, DataError> {
+pub fn read_file(path: &Path) -> Result<Vec<FileEntry>, DataError> {
     let read_error = |source| DataError::Read {
         path: path.to_owned(),
         source,
@@ -106,12 +106,12 @@ pub fn read_file(path: &Path) -> Result<Vec<Pair>, DataError> {
 }
 
 /// The entries of [`SAMPLE`].
-pub fn sample() -> Result<Vec<Pair>, DataError> {
+pub fn sample() -> Result<Vec<FileEntry>, DataError> {
     parse(SAMPLE_NAME, SAMPLE, Format::Tsv)
 }
 
 /// Reads `contents`; `name` is for the errors.
-pub fn parse(name: &str, contents: &[u8], format: Format) -> Result<Vec<Pair>, DataError> {
+pub fn parse(name: &str, contents: &[u8], format: Format) -> Result<Vec<FileEntry>, DataError> {
     let pairs = match format {
         Format::Csv => csv_pairs(contents),
         Format::Tsv => line_pairs(contents, tsv_pair),
@@ -148,13 +148,13 @@ impl Format {
 
 struct BadLine {
     line: usize,
-    problem: Problem,
+    problem: LineProblem,
 }
 
 fn line_pairs(
     contents: &[u8],
-    pair_of: impl Fn(usize, &[u8]) -> Result<Pair, Problem>,
-) -> Result<Vec<Pair>, BadLine> {
+    pair_of: impl Fn(usize, &[u8]) -> Result<FileEntry, LineProblem>,
+) -> Result<Vec<FileEntry>, BadLine> {
     let mut pairs = Vec::new();
     for (index, text) in contents.split(|byte| *byte == b'\n').enumerate() {
         let text = text.strip_suffix(b"\r").unwrap_or(text);
@@ -167,32 +167,32 @@ fn line_pairs(
     Ok(pairs)
 }
 
-fn tsv_pair(_line: usize, text: &[u8]) -> Result<Pair, Problem> {
+fn tsv_pair(_line: usize, text: &[u8]) -> Result<FileEntry, LineProblem> {
     let tab = text
         .iter()
         .position(|byte| *byte == b'\t')
-        .ok_or(Problem::NoTab)?;
+        .ok_or(LineProblem::NoTab)?;
     checked(&text[..tab], &text[tab + 1..])
 }
 
-fn numbered_pair(line: usize, text: &[u8]) -> Result<Pair, Problem> {
+fn numbered_pair(line: usize, text: &[u8]) -> Result<FileEntry, LineProblem> {
     checked(format!("{line:09}").as_bytes(), text)
 }
 
-fn checked(key: &[u8], value: &[u8]) -> Result<Pair, Problem> {
-    let text = std::str::from_utf8(key).map_err(|_| Problem::KeyNotText)?;
+fn checked(key: &[u8], value: &[u8]) -> Result<FileEntry, LineProblem> {
+    let text = std::str::from_utf8(key).map_err(|_| LineProblem::KeyNotText)?;
     match (key.len(), value.len()) {
-        (0, _) => Err(Problem::EmptyKey),
-        (bytes, _) if bytes > KEY_BYTES_MAX => Err(Problem::LongKey(bytes)),
-        (_, bytes) if bytes > VALUE_BYTES_MAX => Err(Problem::LongValue(bytes)),
-        _ => Ok(Pair {
+        (0, _) => Err(LineProblem::EmptyKey),
+        (bytes, _) if bytes > KEY_BYTES_MAX => Err(LineProblem::LongKey(bytes)),
+        (_, bytes) if bytes > VALUE_BYTES_MAX => Err(LineProblem::LongValue(bytes)),
+        _ => Ok(FileEntry {
             key: text.to_owned(),
             value: value.to_owned(),
         }),
     }
 }
 
-fn csv_pairs(contents: &[u8]) -> Result<Vec<Pair>, BadLine> {
+fn csv_pairs(contents: &[u8]) -> Result<Vec<FileEntry>, BadLine> {
     let mut reader = CsvReader {
         rest: contents,
         line: 1,
@@ -204,7 +204,7 @@ fn csv_pairs(contents: &[u8]) -> Result<Vec<Pair>, BadLine> {
         let pair = match fields.as_slice() {
             [only] if only.is_empty() => continue,
             [key, value] => checked(key, value),
-            other => Err(Problem::Fields(other.len())),
+            other => Err(LineProblem::Fields(other.len())),
         };
         pairs.push(pair.map_err(|problem| BadLine { line, problem })?);
     }
@@ -260,7 +260,7 @@ impl CsvReader<'_> {
                 (None, _) => {
                     return Err(BadLine {
                         line: begin,
-                        problem: Problem::OpenQuote,
+                        problem: LineProblem::OpenQuote,
                     });
                 }
                 (Some(b'"'), Some(b'"')) => {
@@ -288,7 +288,7 @@ impl CsvReader<'_> {
         let Some(rest) = rest.strip_prefix(b"\n").or(rest.is_empty().then_some(rest)) else {
             return Err(BadLine {
                 line: self.line,
-                problem: Problem::AfterQuote,
+                problem: LineProblem::AfterQuote,
             });
         };
         self.rest = rest;
@@ -297,7 +297,7 @@ impl CsvReader<'_> {
     }
 }
 
-fn last_of_each_key(pairs: Vec<Pair>) -> Vec<Pair> {
+fn last_of_each_key(pairs: Vec<FileEntry>) -> Vec<FileEntry> {
     let last: HashMap<String, usize> = pairs
         .iter()
         .enumerate()
@@ -313,8 +313,8 @@ fn last_of_each_key(pairs: Vec<Pair>) -> Vec<Pair> {
 mod tests {
     use super::*;
 
-    fn pairs(list: &[(&str, &str)]) -> Vec<Pair> {
-        let pair = |(key, value): &(&str, &str)| Pair {
+    fn pairs(list: &[(&str, &str)]) -> Vec<FileEntry> {
+        let pair = |(key, value): &(&str, &str)| FileEntry {
             key: (*key).to_owned(),
             value: value.as_bytes().to_owned(),
         };

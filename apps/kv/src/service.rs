@@ -15,7 +15,7 @@ use crate::proto::{
     DeleteReply, DeleteRequest, Entry, GetReply, GetRequest, LoadSummary, PutReply, PutRequest, ScanRequest,
     SyncReply, SyncRequest, scan_request, sync_reply, sync_request,
 };
-use crate::store::{Keys, Record, Store, VersionMismatch};
+use crate::store::{Keys, Store, StoredValue, VersionMismatch};
 
 /// Entries that a scan takes from the store at a time, so that it never holds the store for long.
 const SCAN_BATCH: usize = 64;
@@ -93,7 +93,7 @@ impl Kv for KvService {
 pub struct Scan {
     store: Arc<Store>,
     keys: Keys,
-    batch: vec::IntoIter<(String, Record)>,
+    batch: vec::IntoIter<(String, StoredValue)>,
     last: Option<String>,
     left: usize,
 }
@@ -121,7 +121,7 @@ impl Scan {
         }
     }
 
-    fn next_record(&mut self) -> Option<(String, Record)> {
+    fn next_record(&mut self) -> Option<(String, StoredValue)> {
         if let Some(next) = self.batch.next() {
             return Some(next);
         }
@@ -216,7 +216,7 @@ fn check(entry: &Entry) -> Result<(), Status> {
     }
 }
 
-fn entry(key: &str, record: &Record) -> Entry {
+fn entry(key: &str, record: &StoredValue) -> Entry {
     let labels = record
         .labels
         .iter()

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is kept under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct StoredValue {
     pub value: Arc<[u8]>,
     /// What the writer says about it, in the order of the names.
     pub labels: Vec<(String, String)>,
@@ -20,7 +20,7 @@ pub struct Record {
 /// Entries in the order of their keys. Shared by all handlers of a server.
 #[derive(Debug, Default)]
 pub struct Store {
-    records: Mutex<BTreeMap<String, Record>>,
+    records: Mutex<BTreeMap<String, StoredValue>>,
 }
 
 /// A write found another version than its caller expected.
@@ -32,7 +32,7 @@ pub struct VersionMismatch {
 
 impl Store {
     /// The entry with this key.
-    pub fn get(&self, key: &str) -> Option<Record> {
+    pub fn get(&self, key: &str) -> Option<StoredValue> {
         self.lock().get(key).cloned()
     }
 
@@ -49,7 +49,7 @@ impl Store {
         if if_version.is_some_and(|expected| expected != actual) {
             return Err(VersionMismatch { actual });
         }
-        let record = Record {
+        let record = StoredValue {
             value: value.into(),
             labels,
             version: actual + 1,
@@ -70,7 +70,7 @@ impl Store {
     }
 
     /// Up to `count` entries from `from` on, as long as their keys are in `keys`.
-    pub fn batch(&self, keys: &Keys, from: Bound<&str>, count: usize) -> Vec<(String, Record)> {
+    pub fn batch(&self, keys: &Keys, from: Bound<&str>, count: usize) -> Vec<(String, StoredValue)> {
         let records = self.lock();
         records
             .range::<str, _>((from, Bound::Unbounded))
@@ -90,7 +90,7 @@ impl Store {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, StoredValue>> {
         // Every change is a single insertion or removal, so a panic elsewhere leaves the map whole.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,7 +32,7 @@ const RESPONSE_BYTES: usize = 16;
 
 /// What is measured.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// How long each setup is measured in each round, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -93,7 +93,7 @@ impl Mix {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Outcome {
+pub(crate) fn run(options: &BenchOptions) -> Outcome {
     let (rounds, seconds, keys) = if options.quick {
         (1, 0.2, 10_000)
     } else {
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
         wake(length, &mut cells);
         for mix in Mix::all(&options.scan_keys) {
-            let bench = Bench {
+            let bench = RunningBench {
                 tree: &tree,
                 mix,
                 keys,
@@ -196,7 +196,7 @@ fn wake(length: Duration, cells: &mut Cells) {
     );
 }
 
-struct Bench<'b> {
+struct RunningBench<'b> {
     tree: &'b Arc<Tree>,
     mix: Mix,
     keys: u64,
@@ -206,7 +206,7 @@ struct Bench<'b> {
 }
 
 /// What the client's continuations share.
-struct Client {
+struct ContinuationState {
     session: Option<SessionId>,
     sent: Vec<Instant>,
     gets: Latencies,
@@ -218,7 +218,7 @@ struct Client {
     ends: Instant,
 }
 
-impl Client {
+impl ContinuationState {
     fn below(&mut self, end: u64) -> u64 {
         self.chance = self
             .chance
@@ -228,7 +228,7 @@ impl Client {
     }
 }
 
-impl Bench<'_> {
+impl RunningBench<'_> {
     fn measure<W: Wire + Send>(&self, name: &str, (near, far): (W, W), cells: &mut Cells) -> Outcome
     where
         W::Address: 'static,
@@ -241,7 +241,7 @@ impl Bench<'_> {
         };
         let handlers = handlers::<W>(self.tree, self.mix.scans);
         std::thread::scope(|threads| {
-            let _stopping = Stopping(&stop);
+            let _stopping = StopGuard(&stop);
             threads.spawn(|| -> Result<(), String> {
                 let told = |error: &dyn std::error::Error| error.to_string();
                 let mut rpc = Rpc::new(config, far, (), handlers).map_err(|error| told(&error))?;
@@ -260,7 +260,7 @@ impl Bench<'_> {
         W::Address: 'static,
     {
         let now = Instant::now();
-        let client = Client {
+        let client = ContinuationState {
             session: None,
             sent: vec![now; self.inflight],
             gets: Latencies::default(),
@@ -299,8 +299,8 @@ impl Bench<'_> {
 
 /// Asks for a random key, or a scan from one on; when it is answered, asks again.
 fn ask<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
-    client: &mut Client,
-    context: &mut Context<'_, A, Client>,
+    client: &mut ContinuationState,
+    context: &mut Context<'_, A, ContinuationState>,
     lane: u64,
 ) {
     let (key, is_scan) = (
@@ -325,8 +325,8 @@ fn ask<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
 }
 
 fn go_on<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
-    client: &mut Client,
-    context: &mut Context<'_, A, Client>,
+    client: &mut ContinuationState,
+    context: &mut Context<'_, A, ContinuationState>,
     completion: Completion,
 ) {
     let (lane, is_scan) = (completion.tag >> 1, completion.tag & 1 == 1);
@@ -344,9 +344,9 @@ fn go_on<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
 }
 
 /// Ends the server however the client ends.
-struct Stopping<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Stopping<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

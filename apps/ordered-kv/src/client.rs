@@ -9,7 +9,7 @@ use crate::protocol::{
     ABSENT, DELETE, DONE, FULL, GET, PAIR_BYTES, PUT, RANGE, RANGE_KEYS_MAX, SCAN, key_of, pair, pair_of,
     scanned_of, span,
 };
-use crate::tree::{Full, Scanned};
+use crate::tree::{Scanned, TreeFull};
 
 /// How long a client waits for an answer. A server that is gone is found out earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub enum ClientError {
     #[error("the server could not be asked: {0}; is it running there?")]
     Call(#[from] RpcError),
     #[error(transparent)]
-    Full(#[from] Full),
+    Full(#[from] TreeFull),
     #[error("the server answered with status {status} and {bytes} bytes, which is no answer to this request")]
     Answer {
         status: u16,
@@ -75,7 +75,7 @@ impl<W: Wire> Client<W> {
     pub fn put(&mut self, key: u64, value: u64) -> Result<(), ClientError> {
         match self.call(PUT, &pair(key, value), 0)? {
             (DONE, _) => Ok(()),
-            (FULL, _) => Err(Full.into()),
+            (FULL, _) => Err(TreeFull.into()),
             (status, response) => Err(wrong(status, &response)),
         }
     }

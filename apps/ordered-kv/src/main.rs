@@ -72,7 +72,7 @@ enum Command {
         keys: u32,
     },
     /// Measures reads, alone and mixed with scans in workers and in the event loop.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -19,7 +19,7 @@ pub struct Tree {
 /// The tree has as many keys as it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store has as many keys as it can have, {KEYS_MAX}; delete some")]
-pub struct Full;
+pub struct TreeFull;
 
 /// What a scan came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,11 +41,11 @@ impl Tree {
     ///
     /// # Errors
     /// If it is new and there is no room.
-    pub fn put(&self, key: u64, value: u64) -> Result<(), Full> {
+    pub fn put(&self, key: u64, value: u64) -> Result<(), TreeFull> {
         loop {
             let entry = match self.map.get(&key) {
                 Some(entry) => entry,
-                None if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return Err(Full),
+                None if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return Err(TreeFull),
                 None => {
                     let mut is_new = false;
                     let entry = self.map.get_or_insert_with(key, || {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use provost_datagram::{Call, Driver, Event, MsgBuf, Turn};
-use provost_figures::{Bound, Cells, Figure, Latencies, Load, Outcome as TargetOutcome, Report, table};
+use provost_figures::{Bound, Cells, Figure, Latencies, Load, Report, TargetOutcome, table};
 use provost_packets::Wire;
 use provost_raft_kv::client::Route;
-use provost_raft_kv::journal::{Folder, Medium, MemoryOnly};
+use provost_raft_kv::journal::{JournalFolder, JournalMedium, MemoryOnly};
 use provost_raft_kv::member::{Member, MemberConfig, Outbox, Reads};
-use provost_raft_kv::operation::{Answer, Operation, Request};
-use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, Wait, Waiting, serve, transport_config};
+use provost_raft_kv::operation::{Operation, Request, RequestAnswer};
+use provost_raft_kv::process::{BlockingClient, IdleWait, PACKET_BYTES, WaitManner, serve, transport_config};
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
 use provost_udp::UdpWire;
 
@@ -35,7 +35,7 @@ const KEYS: u64 = 1_000_000;
 
 /// What is measured.
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// How long each setup is measured in each round, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     quick: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Outcome {
+pub(crate) fn run(options: &BenchOptions) -> Outcome {
     let (rounds, seconds) = if options.quick {
         (1, 0.3)
     } else {
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             let run = replicated(wait, length, slots, |_| Ok(MemoryOnly))?;
             cells.add(&load("raft-kv udp, memory", what, slots), run);
             if let Some(folder) = &options.folder {
-                let medium = |id| Folder::open(&folder.join(format!("{round}-{slots}-{id}")));
+                let medium = |id| JournalFolder::open(&folder.join(format!("{round}-{slots}-{id}")));
                 let run = replicated(wait, length, slots, medium)?;
                 cells.add(&load("raft-kv udp, journal", what, slots), run);
             }
@@ -112,7 +112,7 @@ fn wire() -> std::io::Result<UdpWire> {
 }
 
 /// Nothing was there: waits for what comes.
-fn pause<W: Wire>(wire: &mut W, waiting: &mut Waiting) -> std::io::Result<()> {
+fn pause<W: Wire>(wire: &mut W, waiting: &mut IdleWait) -> std::io::Result<()> {
     if waiting.sleeps_after(Turn::Idle) {
         wire.wait(Some(Duration::from_millis(10)))?;
     }
@@ -120,23 +120,23 @@ fn pause<W: Wire>(wire: &mut W, waiting: &mut Waiting) -> std::io::Result<()> {
 }
 
 /// Ends the other threads however this one ends.
-struct Stopping<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Stopping<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// A packet there and one back, over the wire alone.
-fn bare(wait: Wait, length: Duration) -> Outcome<Report> {
+fn bare(wait: WaitManner, length: Duration) -> Outcome<Report> {
     let (mut here, mut there) = (wire()?, wire()?);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        let _stopping = Stopping(&stop);
+        let _stopping = StopGuard(&stop);
         let to = there.address();
         threads.spawn(|| -> std::io::Result<()> {
-            let mut waiting = Waiting::new(wait);
+            let mut waiting = IdleWait::new(wait);
             while !stop.load(Ordering::Relaxed) {
                 let mut from = None;
                 there.receive(1, |arrival| from = Some(arrival.from))?;
@@ -152,7 +152,7 @@ fn bare(wait: Wait, length: Duration) -> Outcome<Report> {
             Ok(())
         });
         let (mut latencies, began) = (Latencies::default(), Instant::now());
-        let mut waiting = Waiting::new(wait);
+        let mut waiting = IdleWait::new(wait);
         while began.elapsed() < length {
             let sent = Instant::now();
             here.transmit(to, &[0; 24], &[0; KEY_BYTES + VALUE_BYTES]);
@@ -169,15 +169,15 @@ fn bare(wait: Wait, length: Duration) -> Outcome<Report> {
 }
 
 /// A call of the transport, answered at once.
-fn transport(wait: Wait, length: Duration) -> Outcome<Report> {
+fn transport(wait: WaitManner, length: Duration) -> Outcome<Report> {
     let mut server = Driver::new(transport_config()?, wire()?)?;
     let mut client = Driver::new(transport_config()?, wire()?)?;
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        let _stopping = Stopping(&stop);
+        let _stopping = StopGuard(&stop);
         let to = server.wire().address();
         threads.spawn(|| -> std::io::Result<()> {
-            let mut waiting = Waiting::new(wait);
+            let mut waiting = IdleWait::new(wait);
             while !stop.load(Ordering::Relaxed) {
                 let turn = server.turn(|endpoint, now_ns, event| {
                     if let Event::Request { handle, .. } = event {
@@ -196,7 +196,7 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Report> {
             MsgBuf::with_capacity(64),
         ));
         let mut is_connected = false;
-        let mut waiting = Waiting::new(wait);
+        let mut waiting = IdleWait::new(wait);
         let (mut latencies, began, mut sent) = (Latencies::default(), Instant::now(), Instant::now());
         let mut errors = 0;
         while began.elapsed() < length {
@@ -262,7 +262,7 @@ fn alone(length: Duration) -> Outcome<Report> {
         submit(&mut members, puts, put(puts));
         exchange(&mut members, &mut outbox)?;
         match outbox.answers.pop() {
-            Some((_, Answer::Done)) => latencies.record(sent.elapsed()),
+            Some((_, RequestAnswer::Done)) => latencies.record(sent.elapsed()),
             _ => errors += 1,
         }
     }
@@ -300,8 +300,8 @@ fn member_config(id: u64, members: &[u64]) -> MemberConfig {
 }
 
 /// Writes to three members, so many at a time.
-fn replicated<M: Medium>(
-    wait: Wait,
+fn replicated<M: JournalMedium>(
+    wait: WaitManner,
     length: Duration,
     slots: usize,
     medium: impl Fn(u64) -> std::io::Result<M> + Sync,
@@ -311,7 +311,7 @@ fn replicated<M: Medium>(
     let members: Vec<(u64, SocketAddr)> = (1..).zip(addresses).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        let _stopping = Stopping(&stop);
+        let _stopping = StopGuard(&stop);
         for (id, wire) in (1..).zip(wires) {
             let (members, stop, medium) = (&members, &stop, &medium);
             threads.spawn(move || {
@@ -328,12 +328,12 @@ fn replicated<M: Medium>(
     })
 }
 
-fn run_member<M: Medium>(
+fn run_member<M: JournalMedium>(
     id: u64,
     wire: UdpWire,
     medium: &impl Fn(u64) -> std::io::Result<M>,
     members: &[(u64, SocketAddr)],
-    wait: Wait,
+    wait: WaitManner,
     stop: &AtomicBool,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let ids: Vec<u64> = members.iter().map(|(id, _)| *id).collect();
@@ -370,7 +370,7 @@ fn measure(client: &mut BlockingClient<UdpWire>, slots: usize, length: Duration)
     let (mut latencies, mut errors) = (Latencies::default(), 0);
     while began.elapsed() < length {
         if let Some((slot, answer)) = client.turn()? {
-            if answer == Answer::Done {
+            if answer == RequestAnswer::Done {
                 latencies.record(sent[slot].elapsed());
             } else {
                 errors += 1;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use provost_datagram::{Address, Call, CallError, Completion, Endpoint, Event, MsgBuf, SessionId};
 
-use crate::operation::{ANSWER_BYTES_MAX, Answer, Operation, Request};
+use crate::operation::{ANSWER_BYTES_MAX, Operation, Request, RequestAnswer};
 use crate::replica::{STATUS_OK, method};
 
 /// Slots at most.
@@ -42,16 +42,16 @@ pub enum Route {
 #[derive(Debug)]
 pub struct Client<A> {
     config: ClientConfig<A>,
-    links: Vec<Link>,
-    slots: Vec<Slot>,
+    links: Vec<MemberLink>,
+    slots: Vec<RequestSlot>,
     /// Whom to ask first.
     target: usize,
-    outcomes: VecDeque<(usize, Answer)>,
+    outcomes: VecDeque<(usize, RequestAnswer)>,
     spare: Vec<(MsgBuf, MsgBuf)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Link {
+struct MemberLink {
     session: Option<SessionId>,
     is_open: bool,
     calls: usize,
@@ -59,7 +59,7 @@ struct Link {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct RequestSlot {
     session: u64,
     sequence: u64,
     /// Counts operations, so that an answer to an earlier one is known as such.
@@ -84,9 +84,9 @@ impl<A: Address> Client<A> {
     #[must_use]
     pub fn new(config: ClientConfig<A>) -> Self {
         Self {
-            links: vec![Link::default(); config.members.len()],
+            links: vec![MemberLink::default(); config.members.len()],
             slots: (0..config.slots.min(SLOTS_MAX))
-                .map(|_| Slot::default())
+                .map(|_| RequestSlot::default())
                 .collect(),
             target: 0,
             outcomes: VecDeque::new(),
@@ -115,7 +115,7 @@ impl<A: Address> Client<A> {
     }
 
     /// An answer, with its slot, which can now be asked for something else.
-    pub fn poll_outcome(&mut self) -> Option<(usize, Answer)> {
+    pub fn poll_outcome(&mut self) -> Option<(usize, RequestAnswer)> {
         self.outcomes.pop_front()
     }
 
@@ -146,18 +146,18 @@ impl<A: Address> Client<A> {
         }
     }
 
-    fn link_of(&mut self, session: SessionId) -> Option<&mut Link> {
+    fn link_of(&mut self, session: SessionId) -> Option<&mut MemberLink> {
         self.links.iter_mut().find(|link| link.session == Some(session))
     }
 
     fn complete(&mut self, now_ns: u64, completion: Completion) {
-        let tag = Tag::of(completion.tag);
+        let tag = CallTag::of(completion.tag);
         if let Some(link) = self.links.get_mut(tag.member) {
             link.calls -= 1;
         }
         let answer = match completion.outcome {
-            Ok(STATUS_OK) => Answer::decode(&completion.response),
-            Err(CallError::RequestTooLarge) => Some(Answer::Invalid),
+            Ok(STATUS_OK) => RequestAnswer::decode(&completion.response),
+            Err(CallError::RequestTooLarge) => Some(RequestAnswer::Invalid),
             _ => None,
         };
         if completion.request.capacity() <= SPARE_BYTES_MAX {
@@ -166,7 +166,7 @@ impl<A: Address> Client<A> {
         let Some(slot) = self.slots.get_mut(tag.slot) else {
             return;
         };
-        if slot.number & Tag::NUMBER_MASK != tag.number || slot.request.is_none() {
+        if slot.number & CallTag::NUMBER_MASK != tag.number || slot.request.is_none() {
             return;
         }
         let is_fixed = slot.fixed_member(self.config.route).is_some();
@@ -181,7 +181,7 @@ impl<A: Address> Client<A> {
         }
     }
 
-    fn retry(&mut self, now_ns: u64, tag: Tag, answer: Option<Answer>) {
+    fn retry(&mut self, now_ns: u64, tag: CallTag, answer: Option<RequestAnswer>) {
         let pause_ns = self.config.pause_ns;
         let slot = &mut self.slots[tag.slot];
         // A late refusal of an earlier attempt says nothing about the present one.
@@ -194,7 +194,7 @@ impl<A: Address> Client<A> {
             return;
         }
         match answer {
-            Some(Answer::Redirect(Some(leader))) => {
+            Some(RequestAnswer::Redirect(Some(leader))) => {
                 let mut members = self.config.members.iter();
                 if let Some(at) = members.position(|(id, _)| *id == leader)
                     && at != tag.member
@@ -203,18 +203,18 @@ impl<A: Address> Client<A> {
                     slot.send_at_ns = now_ns;
                 }
             }
-            Some(Answer::Busy) => {}
+            Some(RequestAnswer::Busy) => {}
             _ if self.target == tag.member => self.target = (tag.member + 1) % self.links.len(),
             _ => {}
         }
     }
 
-    fn finish(&mut self, now_ns: u64, at: usize, answer: Answer) {
+    fn finish(&mut self, now_ns: u64, at: usize, answer: RequestAnswer) {
         let slot = &mut self.slots[at];
         slot.request = None;
         slot.sent_to = None;
         match answer {
-            Answer::SessionOpened(session) => {
+            RequestAnswer::SessionOpened(session) => {
                 slot.session = session;
                 slot.sequence = 0;
                 if let Some(operation) = slot.next.take() {
@@ -222,7 +222,7 @@ impl<A: Address> Client<A> {
                 }
             }
             answer => {
-                if answer == Answer::SessionExpired {
+                if answer == RequestAnswer::SessionExpired {
                     slot.session = 0;
                 }
                 self.outcomes.push_back((at, answer));
@@ -294,10 +294,10 @@ impl<A: Address> Client<A> {
         if !buffer.fill(&bytes) {
             buffer = MsgBuf::from_slice(&bytes);
         }
-        let tag = Tag {
+        let tag = CallTag {
             slot: at,
             member,
-            number: slot.number & Tag::NUMBER_MASK,
+            number: slot.number & CallTag::NUMBER_MASK,
         };
         let call = Call {
             method: method::CLIENT,
@@ -313,7 +313,7 @@ impl<A: Address> Client<A> {
     }
 }
 
-impl Slot {
+impl RequestSlot {
     /// The only member that may be asked, where there is one.
     fn fixed_member(&self, route: Route) -> Option<usize> {
         let reads =
@@ -340,20 +340,20 @@ impl Slot {
 
 /// What a call's tag says: which request of which slot, and whom it was sent to.
 #[derive(Clone, Copy, Debug)]
-struct Tag {
+struct CallTag {
     slot: usize,
     member: usize,
     number: u64,
 }
 
-impl Tag {
+impl CallTag {
     const NUMBER_MASK: u64 = (1 << 40) - 1;
 
-    fn of(bits: u64) -> Tag {
-        Tag {
+    fn of(bits: u64) -> CallTag {
+        CallTag {
             slot: (bits >> 48) as usize,
             member: (bits >> 40 & 0xff) as usize,
-            number: bits & Tag::NUMBER_MASK,
+            number: bits & CallTag::NUMBER_MASK,
         }
     }
 

@@ -26,9 +26,9 @@ impl Put for Vec<u8> {
 
 /// Takes from the front; `None` once something is missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'b>(&'b [u8]);
+pub(crate) struct RecordReader<'b>(&'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> RecordReader<'b> {
     pub(crate) fn new(bytes: &'b [u8]) -> Self {
         Self(bytes)
     }
@@ -61,7 +61,7 @@ impl<'b> Reader<'b> {
         self.take(length)
     }
 
-    /// As [`Reader::bytes`], if there are no more than so many.
+    /// As [`RecordReader::bytes`], if there are no more than so many.
     pub(crate) fn bytes_within(&mut self, bytes_max: usize) -> Option<&'b [u8]> {
         self.bytes().filter(|bytes| bytes.len() <= bytes_max)
     }

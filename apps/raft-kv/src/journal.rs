@@ -13,7 +13,7 @@ use raft::prelude::{Entry, HardState, Snapshot};
 use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
-use crate::codec::{Put, Reader};
+use crate::codec::{Put, RecordReader};
 use crate::peer_message::{put_entry, put_snapshot, take_entry, take_snapshot};
 
 /// Bytes before a record's kind.
@@ -23,14 +23,14 @@ const FILE_NAME_NEXT: &str = "journal.next";
 const FILE_NAME_LOCK: &str = "lock";
 
 /// What keeps a journal's bytes.
-pub trait Medium {
+pub trait JournalMedium {
     /// Everything that was kept.
     ///
     /// # Errors
     /// If it cannot be read.
     fn load(&mut self) -> io::Result<Vec<u8>>;
 
-    /// Puts bytes behind what is there. They may be lost until the next [`Medium::sync`].
+    /// Puts bytes behind what is there. They may be lost until the next [`JournalMedium::sync`].
     ///
     /// # Errors
     /// If they cannot be written.
@@ -54,7 +54,7 @@ pub trait Medium {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryOnly;
 
-impl Medium for MemoryOnly {
+impl JournalMedium for MemoryOnly {
     fn load(&mut self) -> io::Result<Vec<u8>> {
         Ok(Vec::new())
     }
@@ -74,19 +74,19 @@ impl Medium for MemoryOnly {
 
 /// A file in a folder of its own.
 #[derive(Debug)]
-pub struct Folder {
+pub struct JournalFolder {
     path: PathBuf,
     file: File,
     /// Held, so that no other process writes here.
     _lock: File,
 }
 
-impl Folder {
+impl JournalFolder {
     /// The journal in this folder, which is made where there is none.
     ///
     /// # Errors
     /// If the folder or the file cannot be made, or another process has it.
-    pub fn open(path: &Path) -> io::Result<Folder> {
+    pub fn open(path: &Path) -> io::Result<JournalFolder> {
         std::fs::create_dir_all(path)?;
         let lock = File::create(path.join(FILE_NAME_LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -98,7 +98,7 @@ impl Folder {
             .read(true)
             .append(true)
             .open(path.join(FILE_NAME))?;
-        let folder = Folder {
+        let folder = JournalFolder {
             path: path.to_owned(),
             file,
             _lock: lock,
@@ -113,7 +113,7 @@ impl Folder {
     }
 }
 
-impl Medium for Folder {
+impl JournalMedium for JournalFolder {
     fn load(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(self.path.join(FILE_NAME))?.read_to_end(&mut bytes)?;
@@ -142,7 +142,7 @@ impl Medium for Folder {
 
 /// What one record says.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Record {
+pub(crate) enum JournalRecord {
     /// Term, vote and commit are these from here on.
     State(HardState),
     /// This entry is in the log, and none after it.
@@ -169,21 +169,21 @@ pub enum JournalError {
 }
 
 /// Puts a record behind others.
-pub(crate) fn put_record(bytes: &mut Vec<u8>, record: &Record) {
+pub(crate) fn put_record(bytes: &mut Vec<u8>, record: &JournalRecord) {
     let start = bytes.len();
     bytes.extend_from_slice(&[0; HEAD_BYTES]);
     match record {
-        Record::State(state) => {
+        JournalRecord::State(state) => {
             bytes.put_u8(1);
             bytes.put_u64(state.term);
             bytes.put_u64(state.vote);
             bytes.put_u64(state.commit);
         }
-        Record::Entry(entry) => {
+        JournalRecord::Entry(entry) => {
             bytes.put_u8(2);
             put_entry(bytes, entry);
         }
-        Record::Snapshot(snapshot) => {
+        JournalRecord::Snapshot(snapshot) => {
             bytes.put_u8(3);
             put_snapshot(bytes, snapshot);
         }
@@ -202,7 +202,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// All records, and of how many bytes they are; what is behind those is the beginning of one that was never finished.
-pub(crate) fn records(bytes: &[u8]) -> Result<(Vec<Record>, usize), JournalError> {
+pub(crate) fn records(bytes: &[u8]) -> Result<(Vec<JournalRecord>, usize), JournalError> {
     let (mut records, mut at) = (Vec::new(), 0);
     while let Some((content_bytes, checksum_told)) = head(&bytes[at..]) {
         let content = at + HEAD_BYTES;
@@ -224,21 +224,21 @@ pub(crate) fn records(bytes: &[u8]) -> Result<(Vec<Record>, usize), JournalError
 }
 
 fn head(bytes: &[u8]) -> Option<(usize, u64)> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = RecordReader::new(bytes);
     Some((reader.u32()? as usize, reader.u64()?))
 }
 
-fn record(body: &[u8]) -> Option<Record> {
-    let mut reader = Reader::new(body);
+fn record(body: &[u8]) -> Option<JournalRecord> {
+    let mut reader = RecordReader::new(body);
     let record = match reader.u8()? {
-        1 => Record::State(HardState {
+        1 => JournalRecord::State(HardState {
             term: reader.u64()?,
             vote: reader.u64()?,
             commit: reader.u64()?,
             ..HardState::default()
         }),
-        2 => Record::Entry(take_entry(&mut reader)?),
-        3 => Record::Snapshot(take_snapshot(&mut reader)?),
+        2 => JournalRecord::Entry(take_entry(&mut reader)?),
+        3 => JournalRecord::Snapshot(take_snapshot(&mut reader)?),
         _ => return None,
     };
     reader.finish(record)
@@ -248,14 +248,14 @@ fn record(body: &[u8]) -> Option<Record> {
 mod tests {
     use super::*;
 
-    fn entry(index: u64) -> Record {
+    fn entry(index: u64) -> JournalRecord {
         let mut entry = Entry::default();
         (entry.term, entry.index) = (1, index);
         entry.data = format!("entry {index}").into_bytes().into();
-        Record::Entry(entry)
+        JournalRecord::Entry(entry)
     }
 
-    fn journal() -> (Vec<Record>, Vec<u8>) {
+    fn journal() -> (Vec<JournalRecord>, Vec<u8>) {
         let mut state = HardState::default();
         (state.term, state.vote, state.commit) = (3, 2, 1);
         let mut snapshot = Snapshot::default();
@@ -263,8 +263,8 @@ mod tests {
         snapshot.data = b"state".to_vec().into();
         let all = vec![
             entry(1),
-            Record::State(state),
-            Record::Snapshot(snapshot),
+            JournalRecord::State(state),
+            JournalRecord::Snapshot(snapshot),
             entry(2),
         ];
         let mut bytes = Vec::new();
@@ -294,14 +294,14 @@ mod tests {
     #[test]
     fn a_file_keeps_what_is_appended_and_what_replaced_it() {
         let temporary = tempfile::tempdir().unwrap();
-        let mut folder = Folder::open(temporary.path()).unwrap();
+        let mut folder = JournalFolder::open(temporary.path()).unwrap();
         folder.append(b"one").unwrap();
         folder.replace(b"two").unwrap();
         folder.append(b" and three").unwrap();
         folder.sync().unwrap();
-        assert!(Folder::open(temporary.path()).is_err(), "it is in use");
+        assert!(JournalFolder::open(temporary.path()).is_err(), "it is in use");
         drop(folder);
-        let mut folder = Folder::open(temporary.path()).unwrap();
+        let mut folder = JournalFolder::open(temporary.path()).unwrap();
         assert_eq!(folder.load().unwrap(), b"two and three");
     }
 }

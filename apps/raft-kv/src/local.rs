@@ -11,11 +11,11 @@ pub const LISTENING: &str = "listening on ";
 /// Members of one cluster. They end when this is dropped, and also if this process dies.
 #[derive(Debug)]
 pub struct Local {
-    members: Vec<Process>,
+    members: Vec<MemberProcess>,
 }
 
 #[derive(Debug)]
-struct Process {
+struct MemberProcess {
     id: u64,
     address: SocketAddr,
     child: Child,
@@ -52,7 +52,7 @@ impl Local {
     /// The members, as other commands take them.
     #[must_use]
     pub fn list(&self) -> String {
-        let name = |member: &Process| format!("{}={}", member.id, member.address);
+        let name = |member: &MemberProcess| format!("{}={}", member.id, member.address);
         self.members.iter().map(name).collect::<Vec<_>>().join(",")
     }
 
@@ -98,7 +98,7 @@ impl Drop for Local {
     }
 }
 
-fn begin(program: &Path, id: u64, keep: &Keep, arguments: &[&str]) -> io::Result<Process> {
+fn begin(program: &Path, id: u64, keep: &Keep, arguments: &[&str]) -> io::Result<MemberProcess> {
     let mut command = Command::new(program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--members", "-", "--id"]);
     command.arg(id.to_string()).args(arguments);
@@ -116,7 +116,7 @@ fn begin(program: &Path, id: u64, keep: &Keep, arguments: &[&str]) -> io::Result
         .strip_prefix(LISTENING)
         .and_then(|address| address.parse().ok());
     match address {
-        Some(address) => Ok(Process {
+        Some(address) => Ok(MemberProcess {
             id,
             address,
             child,

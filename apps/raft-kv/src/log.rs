@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use raft::prelude::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::journal::{JournalError, Medium, Record, put_record, records};
+use crate::journal::{JournalError, JournalMedium, JournalRecord, put_record, records};
 
 /// Entries since the last snapshot, the snapshot, and what the member voted.
 #[derive(Debug)]
-pub(crate) struct Log<M> {
+pub(crate) struct RaftLog<M> {
     medium: M,
     state: HardState,
     snapshot: Snapshot,
@@ -22,12 +22,12 @@ pub(crate) struct Log<M> {
     later_snapshot_wanted: Cell<bool>,
 }
 
-impl<M: Medium> Log<M> {
+impl<M: JournalMedium> RaftLog<M> {
     /// The log that the medium has kept, or an empty one of these voters.
-    pub(crate) fn open(mut medium: M, voters: &[u64]) -> Result<Log<M>, JournalError> {
+    pub(crate) fn open(mut medium: M, voters: &[u64]) -> Result<RaftLog<M>, JournalError> {
         let bytes = medium.load()?;
         let (records, whole_bytes) = records(&bytes)?;
-        let mut log = Log {
+        let mut log = RaftLog {
             medium,
             state: HardState::default(),
             snapshot: Snapshot::default(),
@@ -41,9 +41,9 @@ impl<M: Medium> Log<M> {
         });
         for record in records {
             match record {
-                Record::State(state) => log.state = state,
-                Record::Entry(entry) => log.put_entry(entry),
-                Record::Snapshot(snapshot) => log.begin_with(snapshot),
+                JournalRecord::State(state) => log.state = state,
+                JournalRecord::Entry(entry) => log.put_entry(entry),
+                JournalRecord::Snapshot(snapshot) => log.begin_with(snapshot),
             }
         }
         // The commit may have been written before the entries that it is about, which then were not.
@@ -90,20 +90,20 @@ impl<M: Medium> Log<M> {
         self.snapshot = snapshot;
     }
 
-    /// Takes entries, to be kept by the next [`Log::sync`].
+    /// Takes entries, to be kept by the next [`RaftLog::sync`].
     pub(crate) fn append(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            let record = Record::Entry(entry);
+            let record = JournalRecord::Entry(entry);
             put_record(&mut self.unwritten, &record);
-            if let Record::Entry(entry) = record {
+            if let JournalRecord::Entry(entry) = record {
                 self.put_entry(entry);
             }
         }
     }
 
-    /// Takes term, vote and commit, to be kept by the next [`Log::sync`].
+    /// Takes term, vote and commit, to be kept by the next [`RaftLog::sync`].
     pub(crate) fn set_state(&mut self, state: HardState) {
-        put_record(&mut self.unwritten, &Record::State(state.clone()));
+        put_record(&mut self.unwritten, &JournalRecord::State(state.clone()));
         self.state = state;
     }
 
@@ -155,17 +155,17 @@ impl<M: Medium> Log<M> {
 
     fn rewrite(&mut self) -> Result<(), JournalError> {
         let mut bytes = Vec::new();
-        put_record(&mut bytes, &Record::Snapshot(self.snapshot.clone()));
-        put_record(&mut bytes, &Record::State(self.state.clone()));
+        put_record(&mut bytes, &JournalRecord::Snapshot(self.snapshot.clone()));
+        put_record(&mut bytes, &JournalRecord::State(self.state.clone()));
         for entry in &self.entries {
-            put_record(&mut bytes, &Record::Entry(entry.clone()));
+            put_record(&mut bytes, &JournalRecord::Entry(entry.clone()));
         }
         self.unwritten.clear();
         Ok(self.medium.replace(&bytes)?)
     }
 }
 
-impl<M: Medium> Storage for Log<M> {
+impl<M: JournalMedium> Storage for RaftLog<M> {
     fn initial_state(&self) -> raft::Result<RaftState> {
         let voters = self.snapshot.get_metadata().get_conf_state().clone();
         Ok(RaftState::new(self.state.clone(), voters))
@@ -225,7 +225,7 @@ impl<M: Medium> Storage for Log<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Folder, MemoryOnly};
+    use crate::journal::{JournalFolder, MemoryOnly};
 
     fn entries(term: u64, indices: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
         let entry = |index| {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_log_comes_back_from_its_folder_with_what_overwrote_what() {
         let temporary = tempfile::tempdir().unwrap();
-        let open = || Log::open(Folder::open(temporary.path()).unwrap(), &[1, 2, 3]).unwrap();
+        let open = || RaftLog::open(JournalFolder::open(temporary.path()).unwrap(), &[1, 2, 3]).unwrap();
         let mut log = open();
         log.append(entries(1, 1..=5));
         log.append(entries(2, 4..=6));
@@ -269,24 +269,24 @@ mod tests {
     #[test]
     fn a_half_written_record_is_forgotten_and_what_follows_is_not() {
         let temporary = tempfile::tempdir().unwrap();
-        let mut folder = Folder::open(temporary.path()).unwrap();
+        let mut folder = JournalFolder::open(temporary.path()).unwrap();
         let mut bytes = Vec::new();
         for entry in entries(1, 1..=2) {
-            put_record(&mut bytes, &Record::Entry(entry));
+            put_record(&mut bytes, &JournalRecord::Entry(entry));
         }
         folder.append(&bytes[..bytes.len() - 1]).unwrap();
-        let mut log = Log::open(folder, &[1]).unwrap();
+        let mut log = RaftLog::open(folder, &[1]).unwrap();
         assert_eq!(log.last_index().unwrap(), 1);
         log.append(entries(3, 2..=2));
         log.sync().unwrap();
         drop(log);
-        let log = Log::open(Folder::open(temporary.path()).unwrap(), &[1]).unwrap();
+        let log = RaftLog::open(JournalFolder::open(temporary.path()).unwrap(), &[1]).unwrap();
         assert_eq!((log.last_index().unwrap(), log.term(2).unwrap()), (2, 3));
     }
 
     #[test]
     fn a_later_snapshot_than_there_is_is_wanted_and_then_made() {
-        let mut log = Log::open(MemoryOnly, &[1]).unwrap();
+        let mut log = RaftLog::open(MemoryOnly, &[1]).unwrap();
         log.append(entries(1, 1..=3));
         assert!(log.snapshot(0, 2).is_err() && log.is_later_snapshot_wanted());
         log.compact(3, Vec::new()).unwrap();

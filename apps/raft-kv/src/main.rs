@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use provost_datagram::Driver;
 use provost_raft_kv::client::Route;
-use provost_raft_kv::journal::{Folder, Medium, MemoryOnly};
+use provost_raft_kv::journal::{JournalFolder, JournalMedium, MemoryOnly};
 use provost_raft_kv::local::{Keep, LISTENING, Local};
 use provost_raft_kv::member::{Member, MemberConfig, Reads};
-use provost_raft_kv::operation::{Answer, Operation};
-use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, Wait, serve, transport_config};
+use provost_raft_kv::operation::{Operation, RequestAnswer};
+use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, WaitManner, serve, transport_config};
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
 use provost_udp::UdpWire;
 
@@ -67,7 +67,7 @@ enum Command {
         value: String,
     },
     /// Measures replicated writes beside the bare wire and the bare transport.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
 }
 
 #[derive(Args)]
@@ -129,12 +129,12 @@ enum WaitArgument {
     Sleep,
 }
 
-impl From<WaitArgument> for Wait {
-    fn from(argument: WaitArgument) -> Wait {
+impl From<WaitArgument> for WaitManner {
+    fn from(argument: WaitArgument) -> WaitManner {
         match argument {
-            WaitArgument::Spin => Wait::Spin,
-            WaitArgument::SpinThenSleep => Wait::SpinThenSleep,
-            WaitArgument::Sleep => Wait::Sleep,
+            WaitArgument::Spin => WaitManner::Spin,
+            WaitArgument::SpinThenSleep => WaitManner::SpinThenSleep,
+            WaitArgument::Sleep => WaitManner::Sleep,
         }
     }
 }
@@ -199,12 +199,18 @@ fn run_member(options: &Serve) -> Outcome {
     };
     let mut driver = Driver::new(transport_config()?, wire)?;
     match &options.folder {
-        Some(folder) => serve_with(options, &members, Folder::open(folder)?, &mut driver, &stop),
+        Some(folder) => serve_with(
+            options,
+            &members,
+            JournalFolder::open(folder)?,
+            &mut driver,
+            &stop,
+        ),
         None => serve_with(options, &members, MemoryOnly, &mut driver, &stop),
     }
 }
 
-fn serve_with<M: Medium>(
+fn serve_with<M: JournalMedium>(
     options: &Serve,
     members: &[(u64, SocketAddr)],
     medium: M,
@@ -272,12 +278,12 @@ fn address_of(members: &[(u64, SocketAddr)], id: u64) -> Option<SocketAddr> {
 
 fn ask(members: &Members, operation: Operation) -> Outcome {
     let members = parse_members(&members.members)?;
-    let mut client = BlockingClient::connect(members, 1, Route::Leader, Wait::Sleep)?;
+    let mut client = BlockingClient::connect(members, 1, Route::Leader, WaitManner::Sleep)?;
     match client.call(operation, ANSWER_WITHIN)? {
-        Answer::Value(Some(value)) => println!("{}", String::from_utf8_lossy(&value)),
-        Answer::Value(None) => return Err("there is no such key".into()),
-        Answer::Done => {}
-        Answer::Differs => return Err("the key has another value than expected".into()),
+        RequestAnswer::Value(Some(value)) => println!("{}", String::from_utf8_lossy(&value)),
+        RequestAnswer::Value(None) => return Err("there is no such key".into()),
+        RequestAnswer::Done => {}
+        RequestAnswer::Differs => return Err("the key has another value than expected".into()),
         other => return Err(format!("the store answered {other:?}").into()),
     }
     Ok(())
@@ -294,7 +300,7 @@ fn run_local(folder: Option<PathBuf>) -> Outcome {
 
 fn demonstrate() -> Outcome {
     let mut local = Local::start(&std::env::current_exe()?, 3, &Keep::Memory, &[])?;
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep)?;
+    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep)?;
     let began = Instant::now();
     let say = |what: &str| println!("{:6} ms  {what}", began.elapsed().as_millis());
     say(&format!("three members: {}", local.list()));
@@ -311,7 +317,7 @@ fn demonstrate() -> Outcome {
     local.kill(leader)?;
     say(&format!("member {leader} is killed"));
     let answer = client.call(Operation::Get { key: key() }, ANSWER_WITHIN)?;
-    let Answer::Value(Some(value)) = answer else {
+    let RequestAnswer::Value(Some(value)) = answer else {
         return Err(format!("what was written is lost: {answer:?}").into());
     };
     let value = String::from_utf8_lossy(&value);

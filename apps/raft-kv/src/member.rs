@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use raft::prelude::{Config, Entry, Message, RawNode};
 use raft::{INVALID_ID, SnapshotStatus, StateRole};
 
-use crate::journal::{JournalError, Medium};
-use crate::log::Log;
-use crate::operation::{Answer, OperationView, Request, RequestView};
+use crate::journal::{JournalError, JournalMedium};
+use crate::log::RaftLog;
+use crate::operation::{OperationView, Request, RequestAnswer, RequestView};
 use crate::store::Store;
 use provost_random::SeededRandom;
 
@@ -67,18 +67,18 @@ pub enum MemberError {
 pub struct Outbox {
     pub messages: Vec<Message>,
     /// To clients, by what [`Member::submit`] was told.
-    pub answers: Vec<(u64, Answer)>,
+    pub answers: Vec<(u64, RequestAnswer)>,
 }
 
-pub struct Member<M: Medium> {
-    node: RawNode<Log<M>>,
+pub struct Member<M: JournalMedium> {
+    node: RawNode<RaftLog<M>>,
     store: Store,
     config: MemberConfig,
     applied: u64,
     /// Entries that clients wait for: by index, with the term they were proposed in.
     proposed: BTreeMap<u64, (u64, u64)>,
     reads: PendingReads,
-    answers: Vec<(u64, Answer)>,
+    answers: Vec<(u64, RequestAnswer)>,
     unsynced: Option<UnsyncedWrite>,
     random: SeededRandom,
     election_ticks: usize,
@@ -98,28 +98,28 @@ struct UnsyncedWrite {
 #[derive(Debug, Default)]
 struct PendingReads {
     /// Taken since the last round of confirmations began.
-    fresh: Vec<Read>,
+    fresh: Vec<PendingRead>,
     /// Whose round is under way, by the round's number.
-    rounds: VecDeque<(u64, Vec<Read>)>,
+    rounds: VecDeque<(u64, Vec<PendingRead>)>,
     /// Confirmed, for when the entry of this index has been applied.
-    confirmed: VecDeque<(u64, Vec<Read>)>,
+    confirmed: VecDeque<(u64, Vec<PendingRead>)>,
     round: u64,
     count: usize,
 }
 
 #[derive(Debug)]
-struct Read {
+struct PendingRead {
     ticket: u64,
     key: Vec<u8>,
 }
 
-impl<M: Medium> Member<M> {
+impl<M: JournalMedium> Member<M> {
     /// A member with what its medium has kept.
     ///
     /// # Errors
     /// If that cannot be read, or the configuration cannot be.
     pub fn new(config: MemberConfig, medium: M) -> Result<Self, MemberError> {
-        let log = Log::open(medium, &config.members)?;
+        let log = RaftLog::open(medium, &config.members)?;
         let applied = log.snapshot_index();
         let store = decode_store(&log.current_snapshot().data, applied)?;
         let raft_config = Config {
@@ -225,36 +225,36 @@ impl<M: Medium> Member<M> {
 
     /// Takes an encoded request. Its answer comes now, or with a later [`Member::advance`] or [`Member::sync`] under this ticket.
     /// What is written goes into the log as it came.
-    pub fn submit(&mut self, ticket: u64, bytes: &[u8]) -> Option<Answer> {
+    pub fn submit(&mut self, ticket: u64, bytes: &[u8]) -> Option<RequestAnswer> {
         let Some(request) = RequestView::read(bytes) else {
-            return Some(Answer::Invalid);
+            return Some(RequestAnswer::Invalid);
         };
         if let (OperationView::Get { key }, Reads::Stale) = (request.operation, self.config.reads) {
-            return Some(Answer::Value(self.store.get(key).map(<[u8]>::to_vec)));
+            return Some(RequestAnswer::Value(self.store.get(key).map(<[u8]>::to_vec)));
         }
         if !self.is_leader() {
-            return Some(Answer::Redirect(self.leader()));
+            return Some(RequestAnswer::Redirect(self.leader()));
         }
         if self.proposed.len() + self.reads.count >= REQUESTS_MAX {
-            return Some(Answer::Busy);
+            return Some(RequestAnswer::Busy);
         }
         match request.operation {
             OperationView::Get { key } => {
                 let key = key.to_vec();
                 self.reads.count += 1;
-                self.reads.fresh.push(Read { ticket, key });
+                self.reads.fresh.push(PendingRead { ticket, key });
                 None
             }
             _ => self.propose(ticket, bytes),
         }
     }
 
-    fn propose(&mut self, ticket: u64, bytes: &[u8]) -> Option<Answer> {
+    fn propose(&mut self, ticket: u64, bytes: &[u8]) -> Option<RequestAnswer> {
         let last = self.node.raft.raft_log.last_index();
         let taken = self.node.propose(Vec::new(), bytes.to_vec());
         let index = self.node.raft.raft_log.last_index();
         if taken.is_err() || index == last {
-            return Some(Answer::Busy);
+            return Some(RequestAnswer::Busy);
         }
         self.proposed.insert(index, (self.node.raft.term, ticket));
         None
@@ -363,7 +363,7 @@ impl<M: Medium> Member<M> {
             let index = entry.index;
             // A new leader's first entry is empty.
             let answer = if entry.data.is_empty() {
-                Answer::Redirect(None)
+                RequestAnswer::Redirect(None)
             } else {
                 let request = Request::decode(&entry.data).ok_or(MemberError::Unknown { index })?;
                 self.store.apply(index, &request)
@@ -371,7 +371,11 @@ impl<M: Medium> Member<M> {
             self.applied = index;
             if let Some((term, ticket)) = self.proposed.remove(&index) {
                 let is_that = term == entry.term;
-                let answer = if is_that { answer } else { Answer::Redirect(None) };
+                let answer = if is_that {
+                    answer
+                } else {
+                    RequestAnswer::Redirect(None)
+                };
                 self.answers.push((ticket, answer));
             }
         }
@@ -407,7 +411,7 @@ impl<M: Medium> Member<M> {
             self.reads.count -= reads.len();
             for read in reads {
                 let value = self.store.get(&read.key).map(<[u8]>::to_vec);
-                self.answers.push((read.ticket, Answer::Value(value)));
+                self.answers.push((read.ticket, RequestAnswer::Value(value)));
             }
         }
     }
@@ -422,7 +426,7 @@ impl<M: Medium> Member<M> {
         let proposed = std::mem::take(&mut self.proposed);
         let tickets = proposed.into_values().map(|(_, ticket)| ticket);
         for ticket in read.map(|read| read.ticket).chain(tickets) {
-            self.answers.push((ticket, Answer::Redirect(leader)));
+            self.answers.push((ticket, RequestAnswer::Redirect(leader)));
         }
     }
 

@@ -4,7 +4,7 @@
 //! says whether there is one, then `value`. Key and values have their length (4) before them. An answer is `kind (1)`
 //! and what the kind carries. All integers are little-endian.
 
-use crate::codec::{Put, Reader};
+use crate::codec::{Put, RecordReader};
 
 /// Bytes of a key at most.
 pub const KEY_BYTES_MAX: usize = 1 << 10;
@@ -41,7 +41,7 @@ pub enum Operation {
 /// An operation, and which one of its session it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What [`Answer::SessionOpened`] said; zero where there is none.
+    /// What [`RequestAnswer::SessionOpened`] said; zero where there is none.
     pub session: u64,
     /// Its number in the session. A request that is sent again keeps it.
     pub sequence: u64,
@@ -51,7 +51,7 @@ pub struct Request {
 
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RequestAnswer {
     /// A session was begun.
     SessionOpened(u64),
     /// What the key has, if it is there.
@@ -74,52 +74,52 @@ pub enum Answer {
     Invalid,
 }
 
-impl Answer {
+impl RequestAnswer {
     /// Whether the request is to be sent again.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Answer::Redirect(_) | Answer::Busy)
+        matches!(self, RequestAnswer::Redirect(_) | RequestAnswer::Busy)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
-            Answer::SessionOpened(session) => {
+            RequestAnswer::SessionOpened(session) => {
                 bytes.put_u8(0);
                 bytes.put_u64(*session);
             }
-            Answer::Value(value) => {
+            RequestAnswer::Value(value) => {
                 bytes.put_u8(1);
                 put_optional(&mut bytes, value.as_deref());
             }
-            Answer::Done => bytes.put_u8(2),
-            Answer::Differs => bytes.put_u8(3),
-            Answer::Full => bytes.put_u8(4),
-            Answer::SessionExpired => bytes.put_u8(5),
-            Answer::Superseded => bytes.put_u8(6),
-            Answer::Redirect(leader) => {
+            RequestAnswer::Done => bytes.put_u8(2),
+            RequestAnswer::Differs => bytes.put_u8(3),
+            RequestAnswer::Full => bytes.put_u8(4),
+            RequestAnswer::SessionExpired => bytes.put_u8(5),
+            RequestAnswer::Superseded => bytes.put_u8(6),
+            RequestAnswer::Redirect(leader) => {
                 bytes.put_u8(7);
                 bytes.put_u64(leader.unwrap_or(0));
             }
-            Answer::Busy => bytes.put_u8(8),
-            Answer::Invalid => bytes.put_u8(9),
+            RequestAnswer::Busy => bytes.put_u8(8),
+            RequestAnswer::Invalid => bytes.put_u8(9),
         }
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Answer> {
-        let mut reader = Reader::new(bytes);
+    pub(crate) fn decode(bytes: &[u8]) -> Option<RequestAnswer> {
+        let mut reader = RecordReader::new(bytes);
         let answer = match reader.u8()? {
-            0 => Answer::SessionOpened(reader.u64()?),
-            1 => Answer::Value(take_optional(&mut reader)?.map(<[u8]>::to_vec)),
-            2 => Answer::Done,
-            3 => Answer::Differs,
-            4 => Answer::Full,
-            5 => Answer::SessionExpired,
-            6 => Answer::Superseded,
-            7 => Answer::Redirect(Some(reader.u64()?).filter(|leader| *leader != 0)),
-            8 => Answer::Busy,
-            9 => Answer::Invalid,
+            0 => RequestAnswer::SessionOpened(reader.u64()?),
+            1 => RequestAnswer::Value(take_optional(&mut reader)?.map(<[u8]>::to_vec)),
+            2 => RequestAnswer::Done,
+            3 => RequestAnswer::Differs,
+            4 => RequestAnswer::Full,
+            5 => RequestAnswer::SessionExpired,
+            6 => RequestAnswer::Superseded,
+            7 => RequestAnswer::Redirect(Some(reader.u64()?).filter(|leader| *leader != 0)),
+            8 => RequestAnswer::Busy,
+            9 => RequestAnswer::Invalid,
             _ => return None,
         };
         reader.finish(answer)
@@ -192,7 +192,7 @@ pub(crate) enum OperationView<'b> {
 impl<'b> RequestView<'b> {
     /// What was encoded; `None` if this is no request, or one that is too large.
     pub(crate) fn read(bytes: &'b [u8]) -> Option<RequestView<'b>> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = RecordReader::new(bytes);
         let kind = reader.u8()?;
         let (session, sequence) = (reader.u64()?, reader.u64()?);
         let operation = match kind {
@@ -240,11 +240,11 @@ impl<'b> RequestView<'b> {
     }
 }
 
-fn take_key<'b>(reader: &mut Reader<'b>) -> Option<&'b [u8]> {
+fn take_key<'b>(reader: &mut RecordReader<'b>) -> Option<&'b [u8]> {
     reader.bytes_within(KEY_BYTES_MAX)
 }
 
-fn take_value<'b>(reader: &mut Reader<'b>) -> Option<&'b [u8]> {
+fn take_value<'b>(reader: &mut RecordReader<'b>) -> Option<&'b [u8]> {
     reader.bytes_within(VALUE_BYTES_MAX)
 }
 
@@ -255,7 +255,7 @@ fn put_optional(bytes: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-fn take_optional<'b>(reader: &mut Reader<'b>) -> Option<Option<&'b [u8]>> {
+fn take_optional<'b>(reader: &mut RecordReader<'b>) -> Option<Option<&'b [u8]>> {
     match reader.u8()? {
         0 => Some(None),
         1 => Some(Some(take_value(reader)?)),
@@ -310,23 +310,23 @@ mod tests {
     #[test]
     fn answers_come_back_as_they_were() {
         let answers = [
-            Answer::SessionOpened(3),
-            Answer::Value(None),
-            Answer::Value(Some(b"value".to_vec())),
-            Answer::Done,
-            Answer::Differs,
-            Answer::Full,
-            Answer::SessionExpired,
-            Answer::Superseded,
-            Answer::Redirect(None),
-            Answer::Redirect(Some(2)),
-            Answer::Busy,
-            Answer::Invalid,
+            RequestAnswer::SessionOpened(3),
+            RequestAnswer::Value(None),
+            RequestAnswer::Value(Some(b"value".to_vec())),
+            RequestAnswer::Done,
+            RequestAnswer::Differs,
+            RequestAnswer::Full,
+            RequestAnswer::SessionExpired,
+            RequestAnswer::Superseded,
+            RequestAnswer::Redirect(None),
+            RequestAnswer::Redirect(Some(2)),
+            RequestAnswer::Busy,
+            RequestAnswer::Invalid,
         ];
         for answer in answers {
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+            assert_eq!(RequestAnswer::decode(&answer.encode()), Some(answer));
         }
-        assert_eq!(Answer::decode(&[10]), None);
+        assert_eq!(RequestAnswer::decode(&[10]), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use raft::prelude::{Entry, Message, MessageType, Snapshot};
 
-use crate::codec::{Put, Reader};
+use crate::codec::{Put, RecordReader};
 
 /// Entries of one message at most. The leader's batches are bounded by bytes, so no real message comes near.
 const ENTRIES_MAX: u32 = 1 << 20;
@@ -67,7 +67,7 @@ pub(crate) fn encode(message: &Message, bytes: &mut Vec<u8>) {
 
 /// All messages that were put behind each other; `None` if any part is none.
 pub(crate) fn decode_all(bytes: &[u8]) -> Option<Vec<Message>> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = RecordReader::new(bytes);
     let mut messages = Vec::new();
     while !reader.is_empty() {
         messages.push(decode(reader.bytes()?)?);
@@ -76,7 +76,7 @@ pub(crate) fn decode_all(bytes: &[u8]) -> Option<Vec<Message>> {
 }
 
 fn decode(bytes: &[u8]) -> Option<Message> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = RecordReader::new(bytes);
     let mut message = Message::default();
     message.set_msg_type(*KINDS.get(usize::from(reader.u8()?))?);
     message.reject = reader.u8()? != 0;
@@ -107,7 +107,7 @@ pub(crate) fn put_entry(bytes: &mut Vec<u8>, entry: &Entry) {
     bytes.put_bytes(&entry.data);
 }
 
-pub(crate) fn take_entry(reader: &mut Reader<'_>) -> Option<Entry> {
+pub(crate) fn take_entry(reader: &mut RecordReader<'_>) -> Option<Entry> {
     Some(Entry {
         term: reader.u64()?,
         index: reader.u64()?,
@@ -126,7 +126,7 @@ pub(crate) fn put_snapshot(bytes: &mut Vec<u8>, snapshot: &Snapshot) {
     bytes.put_bytes(&snapshot.data);
 }
 
-pub(crate) fn take_snapshot(reader: &mut Reader<'_>) -> Option<Snapshot> {
+pub(crate) fn take_snapshot(reader: &mut RecordReader<'_>) -> Option<Snapshot> {
     let mut snapshot = Snapshot::default();
     let metadata = snapshot.mut_metadata();
     metadata.term = reader.u64()?;

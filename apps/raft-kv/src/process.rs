@@ -10,9 +10,9 @@ use provost_packets::Wire;
 use provost_udp::UdpWire;
 
 use crate::client::{Client, ClientConfig, Route};
-use crate::journal::Medium;
+use crate::journal::JournalMedium;
 use crate::member::MemberError;
-use crate::operation::{Answer, Operation};
+use crate::operation::{Operation, RequestAnswer};
 use crate::replica::Replica;
 
 /// Bytes of a packet: those of an Ethernet frame's.
@@ -27,7 +27,7 @@ const LOOK_FOR: Duration = Duration::from_micros(50);
 
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitManner {
     /// It looks again at once, for as long as it takes. It wants a core for itself.
     Spin,
     /// It looks again for a while after something came, then sleeps.
@@ -37,14 +37,14 @@ pub enum Wait {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting {
-    how: Wait,
+pub struct IdleWait {
+    how: WaitManner,
     busy_at: Instant,
 }
 
-impl Waiting {
+impl IdleWait {
     #[must_use]
-    pub fn new(how: Wait) -> Self {
+    pub fn new(how: WaitManner) -> Self {
         Self {
             how,
             busy_at: Instant::now(),
@@ -59,9 +59,9 @@ impl Waiting {
             return false;
         }
         let sleeps = match self.how {
-            Wait::Spin => false,
-            Wait::SpinThenSleep => self.busy_at.elapsed() >= LOOK_FOR,
-            Wait::Sleep => true,
+            WaitManner::Spin => false,
+            WaitManner::SpinThenSleep => self.busy_at.elapsed() >= LOOK_FOR,
+            WaitManner::Sleep => true,
         };
         if !sleeps {
             std::hint::spin_loop();
@@ -123,16 +123,16 @@ pub fn transport_config() -> io::Result<Config> {
 ///
 /// # Errors
 /// If the wire or the member cannot go on.
-pub fn serve<W: Wire, M: Medium>(
+pub fn serve<W: Wire, M: JournalMedium>(
     driver: &mut Driver<W>,
     mut replica: Replica<W::Address, M>,
-    wait: Wait,
+    wait: WaitManner,
     stop: &AtomicBool,
 ) -> Result<(), ProcessError>
 where
     W::Address: provost_datagram::Address,
 {
-    let mut waiting = Waiting::new(wait);
+    let mut waiting = IdleWait::new(wait);
     while !stop.load(Ordering::Relaxed) {
         let turn = driver.turn(|endpoint, now_ns, event| replica.handle(endpoint, now_ns, event))?;
         let (mut now_ns, endpoint) = driver.endpoint();
@@ -165,7 +165,7 @@ fn due_in(due_ns: Option<u64>, now_ns: u64) -> Option<Duration> {
 pub struct BlockingClient<W: Wire> {
     driver: Driver<W>,
     client: Client<W::Address>,
-    waiting: Waiting,
+    waiting: IdleWait,
 }
 
 impl BlockingClient<UdpWire> {
@@ -177,7 +177,7 @@ impl BlockingClient<UdpWire> {
         members: Vec<(u64, SocketAddr)>,
         slots: usize,
         route: Route,
-        wait: Wait,
+        wait: WaitManner,
     ) -> Result<Self, ProcessError> {
         let any: SocketAddr = if members.iter().all(|(_, address)| address.is_ipv4()) {
             ([0, 0, 0, 0], 0).into()
@@ -195,7 +195,7 @@ impl BlockingClient<UdpWire> {
         Ok(Self {
             driver: Driver::new(transport_config()?, wire)?,
             client: Client::new(config),
-            waiting: Waiting::new(wait),
+            waiting: IdleWait::new(wait),
         })
     }
 }
@@ -208,7 +208,7 @@ where
     ///
     /// # Errors
     /// If there is none in this time, or the wire is of no use.
-    pub fn call(&mut self, operation: Operation, at_most: Duration) -> Result<Answer, ProcessError> {
+    pub fn call(&mut self, operation: Operation, at_most: Duration) -> Result<RequestAnswer, ProcessError> {
         self.submit(0, operation);
         let began = Instant::now();
         while began.elapsed() < at_most {
@@ -236,7 +236,7 @@ where
     ///
     /// # Errors
     /// If the wire is of no use.
-    pub fn turn(&mut self) -> Result<Option<(usize, Answer)>, ProcessError> {
+    pub fn turn(&mut self) -> Result<Option<(usize, RequestAnswer)>, ProcessError> {
         if let Some(outcome) = self.client.poll_outcome() {
             return Ok(Some(outcome));
         }

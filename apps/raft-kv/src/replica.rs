@@ -17,9 +17,9 @@ use provost_datagram::{
 use raft::SnapshotStatus;
 use raft::prelude::{Message, MessageType};
 
-use crate::journal::Medium;
+use crate::journal::JournalMedium;
 use crate::member::{Member, MemberError, Outbox};
-use crate::operation::Answer;
+use crate::operation::RequestAnswer;
 use crate::peer_message;
 
 /// The methods that members serve.
@@ -57,10 +57,10 @@ pub struct ReplicaConfig<A> {
 }
 
 /// A member on an endpoint.
-pub struct Replica<A, M: Medium> {
+pub struct Replica<A, M: JournalMedium> {
     member: Member<M>,
     config: ReplicaConfig<A>,
-    peers: Vec<Peer<A>>,
+    peers: Vec<ReplicaPeer<A>>,
     /// Sessions of members that have greeted.
     greeted: HashMap<SessionId, u64>,
     /// Calls of members that are answered at the end of the turn.
@@ -73,28 +73,28 @@ pub struct Replica<A, M: Medium> {
     failure: Option<MemberError>,
 }
 
-struct Peer<A> {
+struct ReplicaPeer<A> {
     id: u64,
     address: A,
-    link: Link,
+    link: PeerLink,
     calls: usize,
     spare: Vec<(MsgBuf, MsgBuf)>,
     waiting: Vec<Message>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum PeerLink {
     Down { retry_at_ns: u64 },
     Opening(SessionId),
     Greeting(SessionId),
     Up(SessionId),
 }
 
-impl Link {
+impl PeerLink {
     fn session(self) -> Option<SessionId> {
         match self {
-            Link::Down { .. } => None,
-            Link::Opening(session) | Link::Greeting(session) | Link::Up(session) => Some(session),
+            PeerLink::Down { .. } => None,
+            PeerLink::Opening(session) | PeerLink::Greeting(session) | PeerLink::Up(session) => Some(session),
         }
     }
 }
@@ -102,19 +102,19 @@ impl Link {
 /// What a call's tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-enum Sort {
+enum CallSort {
     Greeting = 0,
     Messages = 1,
     Snapshot = 2,
 }
 
-impl<A: Address, M: Medium> Replica<A, M> {
+impl<A: Address, M: JournalMedium> Replica<A, M> {
     /// A member that will call the others.
     pub fn new(member: Member<M>, config: ReplicaConfig<A>) -> Self {
-        let peer = |(id, address): &(u64, A)| Peer {
+        let peer = |(id, address): &(u64, A)| ReplicaPeer {
             id: *id,
             address: *address,
-            link: Link::Down { retry_at_ns: 0 },
+            link: PeerLink::Down { retry_at_ns: 0 },
             calls: 0,
             spare: Vec::new(),
             waiting: Vec::new(),
@@ -275,12 +275,12 @@ impl<A: Address, M: Medium> Replica<A, M> {
     fn connect(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) {
         let again_ns = now_ns + RECONNECT_TICKS * self.config.tick_ns;
         for peer in &mut self.peers {
-            if let Link::Down { retry_at_ns } = peer.link
+            if let PeerLink::Down { retry_at_ns } = peer.link
                 && retry_at_ns <= now_ns
             {
                 peer.link = match endpoint.connect(now_ns, peer.address) {
-                    Ok(session) => Link::Opening(session),
-                    Err(_) => Link::Down {
+                    Ok(session) => PeerLink::Opening(session),
+                    Err(_) => PeerLink::Down {
                         retry_at_ns: again_ns,
                     },
                 };
@@ -294,15 +294,23 @@ impl<A: Address, M: Medium> Replica<A, M> {
         let Some((at, peer)) = self.peer_of(session) else {
             return;
         };
-        peer.link = Link::Greeting(session);
+        peer.link = PeerLink::Greeting(session);
         let (mut request, response) = buffers(peer, GREETING_BYTES);
         let _ = request.fill(&greeting);
-        if call(endpoint, now_ns, peer, (at, Sort::Greeting), (request, response)).is_err() {
+        if call(
+            endpoint,
+            now_ns,
+            peer,
+            (at, CallSort::Greeting),
+            (request, response),
+        )
+        .is_err()
+        {
             endpoint.reset(now_ns, session);
         }
     }
 
-    fn peer_of(&mut self, session: SessionId) -> Option<(usize, &mut Peer<A>)> {
+    fn peer_of(&mut self, session: SessionId) -> Option<(usize, &mut ReplicaPeer<A>)> {
         let mut peers = self.peers.iter_mut().enumerate();
         peers.find(|(_, peer)| peer.link.session() == Some(session))
     }
@@ -322,13 +330,13 @@ impl<A: Address, M: Medium> Replica<A, M> {
         if peer.spare.len() < SPARE_BUFFERS_MAX && completion.request.capacity() <= RESPONSE_BYTES_MAX {
             peer.spare.push((completion.request, completion.response));
         }
-        if is_of_link && sort == Sort::Greeting as u64 {
+        if is_of_link && sort == CallSort::Greeting as u64 {
             if messages.is_some() {
-                peer.link = Link::Up(completion.session);
+                peer.link = PeerLink::Up(completion.session);
             } else {
                 endpoint.reset(now_ns, completion.session);
             }
-        } else if sort == Sort::Snapshot as u64 {
+        } else if sort == CallSort::Snapshot as u64 {
             let status = if messages.is_some() {
                 SnapshotStatus::Finish
             } else {
@@ -349,7 +357,7 @@ impl<A: Address, M: Medium> Replica<A, M> {
         self.greeted.remove(&session);
         let retry_at_ns = now_ns + RECONNECT_TICKS * self.config.tick_ns;
         if let Some((_, peer)) = self.peer_of(session) {
-            peer.link = Link::Down { retry_at_ns };
+            peer.link = PeerLink::Down { retry_at_ns };
         }
     }
 
@@ -421,7 +429,7 @@ impl<A: Address, M: Medium> Replica<A, M> {
         let has_snapshot = |message: &Message| message.get_msg_type() == MessageType::MsgSnapshot;
         let waiting = std::mem::take(&mut peer.waiting);
         let snapshots = waiting.iter().filter(|message| has_snapshot(message)).count();
-        if !matches!(peer.link, Link::Up(_)) || peer.calls + 1 + snapshots > PEER_CALLS_MAX {
+        if !matches!(peer.link, PeerLink::Up(_)) || peer.calls + 1 + snapshots > PEER_CALLS_MAX {
             let id = peer.id;
             self.member.report_unreachable(id);
             if snapshots > 0 {
@@ -436,7 +444,7 @@ impl<A: Address, M: Medium> Replica<A, M> {
             .for_each(|message| peer_message::encode(message, &mut bytes));
         if !bytes.is_empty() {
             // What is not taken now is as good as lost on its way.
-            let _ = send_call(endpoint, now_ns, peer, (at, Sort::Messages), &bytes);
+            let _ = send_call(endpoint, now_ns, peer, (at, CallSort::Messages), &bytes);
         }
         for message in large {
             bytes.clear();
@@ -445,7 +453,7 @@ impl<A: Address, M: Medium> Replica<A, M> {
                 endpoint,
                 now_ns,
                 &mut self.peers[at],
-                (at, Sort::Snapshot),
+                (at, CallSort::Snapshot),
                 &bytes,
             );
             if sent.is_err() {
@@ -459,8 +467,8 @@ impl<A: Address, M: Medium> Replica<A, M> {
 fn send_call<A: Address>(
     endpoint: &mut Endpoint<A>,
     now_ns: u64,
-    peer: &mut Peer<A>,
-    tag: (usize, Sort),
+    peer: &mut ReplicaPeer<A>,
+    tag: (usize, CallSort),
     bytes: &[u8],
 ) -> Result<(), CallError> {
     let (mut request, response) = buffers(peer, bytes.len());
@@ -469,7 +477,7 @@ fn send_call<A: Address>(
 }
 
 /// Buffers for a request of so many bytes and its response.
-fn buffers<A>(peer: &mut Peer<A>, request_bytes: usize) -> (MsgBuf, MsgBuf) {
+fn buffers<A>(peer: &mut ReplicaPeer<A>, request_bytes: usize) -> (MsgBuf, MsgBuf) {
     let spare = (request_bytes <= RESPONSE_BYTES_MAX)
         .then(|| peer.spare.pop())
         .flatten();
@@ -482,12 +490,12 @@ fn buffers<A>(peer: &mut Peer<A>, request_bytes: usize) -> (MsgBuf, MsgBuf) {
 fn call<A: Address>(
     endpoint: &mut Endpoint<A>,
     now_ns: u64,
-    peer: &mut Peer<A>,
-    (at, sort): (usize, Sort),
+    peer: &mut ReplicaPeer<A>,
+    (at, sort): (usize, CallSort),
     (request, response): (MsgBuf, MsgBuf),
 ) -> Result<(), CallError> {
     let session = peer.link.session().ok_or(CallError::NoSession)?;
-    let method = if sort == Sort::Greeting {
+    let method = if sort == CallSort::Greeting {
         method::GREET
     } else {
         method::PEER
@@ -505,7 +513,12 @@ fn call<A: Address>(
     Ok(())
 }
 
-fn answer<A: Address>(endpoint: &mut Endpoint<A>, now_ns: u64, handle: RequestHandle, answer: &Answer) {
+fn answer<A: Address>(
+    endpoint: &mut Endpoint<A>,
+    now_ns: u64,
+    handle: RequestHandle,
+    answer: &RequestAnswer,
+) {
     respond(endpoint, now_ns, handle, STATUS_OK, &answer.encode());
 }
 

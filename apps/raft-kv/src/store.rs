@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Put, Reader};
-use crate::operation::{Answer, Operation, Request};
+use crate::codec::{Put, RecordReader};
+use crate::operation::{Operation, Request, RequestAnswer};
 
 /// Sessions that are remembered. When there are more, the one that was not used for longest is forgotten.
 pub const SESSIONS_MAX: usize = 4096;
@@ -16,16 +16,16 @@ pub const STORE_BYTES_MAX: usize = 48 << 20;
 pub struct Store {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, StoreSession>,
     /// The sessions by the entry that used them last.
     by_use: BTreeMap<u64, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Session {
+struct StoreSession {
     used: u64,
     sequence: u64,
-    answer: Answer,
+    answer: RequestAnswer,
 }
 
 impl Store {
@@ -48,12 +48,12 @@ impl Store {
     }
 
     /// Executes what the entry of this index says, unless its session says that it was executed already.
-    pub fn apply(&mut self, index: u64, request: &Request) -> Answer {
+    pub fn apply(&mut self, index: u64, request: &Request) -> RequestAnswer {
         if request.operation == Operation::OpenSession {
             return self.open_session(index);
         }
         let Some(session) = self.sessions.get_mut(&request.session) else {
-            return Answer::SessionExpired;
+            return RequestAnswer::SessionExpired;
         };
         self.by_use.remove(&session.used);
         self.by_use.insert(index, request.session);
@@ -62,7 +62,7 @@ impl Store {
             return if request.sequence == session.sequence {
                 session.answer.clone()
             } else {
-                Answer::Superseded
+                RequestAnswer::Superseded
             };
         }
         let answer = self.execute(&request.operation);
@@ -73,46 +73,46 @@ impl Store {
         answer
     }
 
-    fn open_session(&mut self, index: u64) -> Answer {
+    fn open_session(&mut self, index: u64) -> RequestAnswer {
         if self.sessions.len() >= SESSIONS_MAX
             && let Some((_, longest_unused)) = self.by_use.pop_first()
         {
             self.sessions.remove(&longest_unused);
         }
-        let session = Session {
+        let session = StoreSession {
             used: index,
             sequence: 0,
-            answer: Answer::SessionOpened(index),
+            answer: RequestAnswer::SessionOpened(index),
         };
         self.sessions.insert(index, session);
         self.by_use.insert(index, index);
-        Answer::SessionOpened(index)
+        RequestAnswer::SessionOpened(index)
     }
 
-    fn execute(&mut self, operation: &Operation) -> Answer {
+    fn execute(&mut self, operation: &Operation) -> RequestAnswer {
         match operation {
-            Operation::Get { key } => Answer::Value(self.values.get(key).cloned()),
+            Operation::Get { key } => RequestAnswer::Value(self.values.get(key).cloned()),
             Operation::Put { key, value } => self.set(key, value),
             Operation::CompareAndSet { key, expected, value } => {
                 if self.values.get(key) == expected.as_ref() {
                     self.set(key, value)
                 } else {
-                    Answer::Differs
+                    RequestAnswer::Differs
                 }
             }
-            Operation::OpenSession => Answer::Invalid,
+            Operation::OpenSession => RequestAnswer::Invalid,
         }
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Answer {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> RequestAnswer {
         let freed = self.values.get(key).map_or(0, |old| key.len() + old.len());
         let bytes = self.bytes - freed + key.len() + value.len();
         if bytes > STORE_BYTES_MAX {
-            return Answer::Full;
+            return RequestAnswer::Full;
         }
         self.bytes = bytes;
         self.values.insert(key.to_vec(), value.to_vec());
-        Answer::Done
+        RequestAnswer::Done
     }
 
     /// Everything, for a member that is behind, and for after a restart.
@@ -136,7 +136,7 @@ impl Store {
     /// What was encoded; `None` if it is something else.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Store> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = RecordReader::new(bytes);
         let mut store = Store::default();
         for _ in 0..reader.u64()? {
             let (key, value) = (reader.bytes()?, reader.bytes()?);
@@ -145,10 +145,10 @@ impl Store {
         }
         while !reader.is_empty() {
             let id = reader.u64()?;
-            let session = Session {
+            let session = StoreSession {
                 used: reader.u64()?,
                 sequence: reader.u64()?,
-                answer: Answer::decode(reader.bytes()?)?,
+                answer: RequestAnswer::decode(reader.bytes()?)?,
             };
             store.by_use.insert(session.used, id);
             store.sessions.insert(id, session);
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_request_that_comes_again_is_answered_again_and_not_executed_again() {
         let mut store = Store::default();
-        assert_eq!(store.apply(5, &open()), Answer::SessionOpened(5));
+        assert_eq!(store.apply(5, &open()), RequestAnswer::SessionOpened(5));
         let swap = Request {
             session: 5,
             sequence: 1,
@@ -194,16 +194,19 @@ mod tests {
                 value: b"one".to_vec(),
             },
         };
-        assert_eq!(store.apply(6, &swap), Answer::Done);
+        assert_eq!(store.apply(6, &swap), RequestAnswer::Done);
         assert_eq!(
             store.apply(7, &swap),
-            Answer::Done,
+            RequestAnswer::Done,
             "executed again, it would differ"
         );
-        assert_eq!(store.apply(8, &put(5, 2, b"two")), Answer::Done);
-        assert_eq!(store.apply(9, &swap), Answer::Superseded);
+        assert_eq!(store.apply(8, &put(5, 2, b"two")), RequestAnswer::Done);
+        assert_eq!(store.apply(9, &swap), RequestAnswer::Superseded);
         assert_eq!(store.get(b"key"), Some(b"two".as_slice()));
-        assert_eq!(store.apply(10, &put(4, 1, b"three")), Answer::SessionExpired);
+        assert_eq!(
+            store.apply(10, &put(4, 1, b"three")),
+            RequestAnswer::SessionExpired
+        );
     }
 
     #[test]
@@ -215,8 +218,14 @@ mod tests {
         store.apply(10_000, &put(1, 1, b"used"));
         store.apply(10_001, &open());
         assert_eq!(store.sessions.len(), SESSIONS_MAX);
-        assert_eq!(store.apply(10_002, &put(1, 2, b"still there")), Answer::Done);
-        assert_eq!(store.apply(10_003, &put(2, 1, b"gone")), Answer::SessionExpired);
+        assert_eq!(
+            store.apply(10_002, &put(1, 2, b"still there")),
+            RequestAnswer::Done
+        );
+        assert_eq!(
+            store.apply(10_003, &put(2, 1, b"gone")),
+            RequestAnswer::SessionExpired
+        );
     }
 
     #[test]
@@ -242,11 +251,11 @@ mod tests {
             store.execute(&operation)
         };
         let fitting = STORE_BYTES_MAX / (large.len() + 8);
-        assert!((0..fitting).all(|at| put(at) == Answer::Done));
-        assert_eq!(put(fitting), Answer::Full);
+        assert!((0..fitting).all(|at| put(at) == RequestAnswer::Done));
+        assert_eq!(put(fitting), RequestAnswer::Full);
         assert_eq!(
             put(0),
-            Answer::Done,
+            RequestAnswer::Done,
             "a value in the place of another needs no room"
         );
     }

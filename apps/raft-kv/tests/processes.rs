@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use provost_raft_kv::client::Route;
 use provost_raft_kv::local::{Keep, Local};
-use provost_raft_kv::operation::{Answer, Operation};
-use provost_raft_kv::process::{BlockingClient, Wait};
+use provost_raft_kv::operation::{Operation, RequestAnswer};
+use provost_raft_kv::process::{BlockingClient, WaitManner};
 use support::history::History;
 
 /// An answer takes this long only if the machine is stuck.
@@ -32,7 +32,7 @@ fn lock(history: &Shared) -> std::sync::MutexGuard<'_, History> {
 
 /// A client that writes, compares and reads until it is told to stop, and has done enough by then.
 fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
     let (history, stop) = (Arc::clone(history), Arc::clone(stop));
     std::thread::spawn(move || {
         let (mut done, mut after) = (0, 0);
@@ -52,7 +52,7 @@ fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>
             lock(&history).ask(number, &operation);
             let answer = client.call(operation, WAIT_MAX).expect("two members go on");
             lock(&history).answer(number, &answer);
-            if let Answer::Value(value) = answer {
+            if let RequestAnswer::Value(value) = answer {
                 seen = value;
             }
             done += 1;
@@ -69,13 +69,13 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
     let mut local = Local::start(program(), 3, &Keep::Memory, &[]).unwrap();
     let history = Shared::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let mut first = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    let mut first = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
     let key = b"first".to_vec();
     let put = Operation::Put {
         key: key.clone(),
         value: b"value".to_vec(),
     };
-    assert_eq!(first.call(put, WAIT_MAX).unwrap(), Answer::Done);
+    assert_eq!(first.call(put, WAIT_MAX).unwrap(), RequestAnswer::Done);
     let leader = first.leader();
     let workers: Vec<_> = (0..CLIENTS)
         .map(|number| worker(&local, number, &history, &stop))
@@ -93,7 +93,7 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
         );
     }
     let value = first.call(Operation::Get { key }, WAIT_MAX).unwrap();
-    assert_eq!(value, Answer::Value(Some(b"value".to_vec())));
+    assert_eq!(value, RequestAnswer::Value(Some(b"value".to_vec())));
     assert_eq!(lock(&history).not_linearizable(), Vec::<Vec<u8>>::new());
 }
 
@@ -105,20 +105,21 @@ fn all_members_are_killed_and_come_back_with_what_was_written() {
     let key = |at: usize| at.to_string().into_bytes();
     {
         let local = start();
-        let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+        let mut client =
+            BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
         for at in 0..50 {
             let put = Operation::Put {
                 key: key(at),
                 value: key(at),
             };
-            assert_eq!(client.call(put, WAIT_MAX).unwrap(), Answer::Done);
+            assert_eq!(client.call(put, WAIT_MAX).unwrap(), RequestAnswer::Done);
         }
     }
     let local = start();
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
     for at in 0..50 {
         let value = client.call(Operation::Get { key: key(at) }, WAIT_MAX).unwrap();
-        assert_eq!(value, Answer::Value(Some(key(at))));
+        assert_eq!(value, RequestAnswer::Value(Some(key(at))));
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use provost_datagram_sim::{Faults, Links};
+use provost_datagram_sim::{Links, PacketFaults};
 use provost_raft_kv::member::Reads;
 use support::cluster::{ClientWork, Cluster, MEMBERS, MS, Plan};
 
@@ -111,12 +111,12 @@ fn chaos(seed: u64) -> u64 {
         snapshot_entries: 16,
         ..Plan::of(seed)
     });
-    cluster.simulation.network.faults = Faults {
+    cluster.simulation.network.faults = PacketFaults {
         loss: 0.02,
         duplication: 0.02,
         delay: 0.2,
         delay_ns_max: MS,
-        ..Faults::default()
+        ..PacketFaults::default()
     };
     for _ in 0..STEPS {
         let pause_ms = cluster.random.below(300);

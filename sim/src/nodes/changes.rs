@@ -96,7 +96,7 @@ impl NodesWorld {
     pub(super) fn change(&mut self) -> Result<(), String> {
         let now = self.clock.now();
         self.changes.schedule(now);
-        self.hear_of_changes(now)?;
+        self.on_changes(now)?;
         let node = self.changes.random.below(self.nodes.len() as u64) as usize;
         if self.restarts[node].is_some() || self.nodes[node].ends.is_empty() {
             return Ok(());
@@ -145,7 +145,7 @@ impl NodesWorld {
     }
 
     /// Takes the answers to changes that were asked for, and drops the engines that went.
-    pub(super) fn hear_of_changes(&mut self, now: Nanos) -> Result<(), String> {
+    pub(super) fn on_changes(&mut self, now: Nanos) -> Result<(), String> {
         for asked in std::mem::take(&mut self.changes.asked) {
             let Some(outcome) = asked.answer.take() else {
                 if asked.given_up_at > now {

@@ -69,7 +69,7 @@ impl NodesWorld {
             self.clock.advance_to(now + 1);
         }
         // Answers to changes hold the engines that went, and these count their calls until they are dropped.
-        self.hear_of_changes(self.clock.now())?;
+        self.on_changes(self.clock.now())?;
         for (at, app) in self.processes() {
             app.check_empty()
                 .map_err(|what| format!("app {}: {what}", at + 1))?;

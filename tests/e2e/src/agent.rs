@@ -81,18 +81,18 @@ pub fn run(executor: Executor) -> Result<(), Status> {
         ),
         Executor::BlockOn | Executor::Blocking => run_on_threads(executor),
     };
-    outcome.inspect_err(|status| tell(0, failed(status)))
+    outcome.inspect_err(|status| send_answer(0, failed(status)))
 }
 
 fn run_on(runtime: Runtime) -> Result<(), Status> {
     let agent = Agent::new(runtime.block_on(ProbeClient::connect("probe.Probe"))?);
     let (asks, mut asked) = tokio::sync::mpsc::channel(ASKS_MAX);
     std::thread::spawn(move || each_ask(|line| asks.blocking_send(line).is_ok()));
-    tell(0, Answer::Ready);
+    send_answer(0, Answer::Ready);
     runtime.block_on(async move {
         while let Some(line) = asked.recv().await {
             let agent = agent.clone();
-            tokio::spawn(async move { tell(line.ticket, agent.answer(line).await) });
+            tokio::spawn(async move { send_answer(line.ticket, agent.answer(line).await) });
         }
     });
     // Calls that are under way are dropped with the runtime, as in any program that ends.
@@ -112,10 +112,10 @@ fn run_on_threads(executor: Executor) -> Result<(), Status> {
 }
 
 fn serve_on_threads(answer: impl Fn(AskLine) -> Answer + Clone + Send + 'static) {
-    tell(0, Answer::Ready);
+    send_answer(0, Answer::Ready);
     each_ask(|line| {
         let answer = answer.clone();
-        std::thread::spawn(move || tell(line.ticket, answer(line)));
+        std::thread::spawn(move || send_answer(line.ticket, answer(line)));
         true
     });
 }
@@ -130,7 +130,7 @@ fn each_ask(mut take: impl FnMut(AskLine) -> bool) {
     }
 }
 
-fn tell(ticket: u64, answer: Answer) {
+fn send_answer(ticket: u64, answer: Answer) {
     let line = serde_json::to_string(&AnswerLine { ticket, answer }).expect("answers can be written as JSON");
     let mut output = std::io::stdout().lock();
     // A test that does not listen any more has ended.
@@ -176,7 +176,7 @@ impl Agent {
             }
             Ask::BuildOnly { bytes } => {
                 let message = echo_message(bytes);
-                tell(ticket, Answer::At("built".to_owned()));
+                send_answer(ticket, Answer::At("built".to_owned()));
                 stay().await;
                 drop(message);
                 Ok(Done::default())
@@ -329,10 +329,10 @@ impl Agent {
         loop {
             match pour.reading {
                 Reading::Telling(after) if done.count == u64::from(after) => {
-                    tell(ticket, Answer::At("reading".to_owned()));
+                    send_answer(ticket, Answer::At("reading".to_owned()));
                 }
                 Reading::Stopping(after) if done.count == u64::from(after) => {
-                    tell(ticket, Answer::At("stopped".to_owned()));
+                    send_answer(ticket, Answer::At("stopped".to_owned()));
                     stay().await;
                 }
                 Reading::Dropping(after) if done.count == u64::from(after) => return Ok(done),
@@ -463,7 +463,7 @@ impl Stream for Filling {
         }
         if self.fill.stop_after == Some(self.sent) {
             if !std::mem::replace(&mut self.is_told, true) {
-                tell(self.ticket, Answer::At("filling".to_owned()));
+                send_answer(self.ticket, Answer::At("filling".to_owned()));
             }
             return Poll::Pending;
         }

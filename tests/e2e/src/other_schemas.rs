@@ -10,7 +10,7 @@ use crate::agent::check_payload;
 use crate::probe_compatible::probe_server::{Probe, ProbeServer};
 use crate::probe_compatible::{CountsReply, CountsRequest};
 use crate::script::{Done, OtherSchema};
-use crate::server::{WHICH_SERVER, payload, serve, tell_server};
+use crate::server::{WHICH_SERVER, name_server, payload, serve};
 use crate::{probe_compatible, probe_incompatible};
 
 /// Messages of each stream: together several times a stream's window.
@@ -80,7 +80,7 @@ impl Probe for CompatibleProbe {
         request: Request<Received<CountsRequest>>,
     ) -> Result<Response<CountsReply>, Status> {
         let mut response = Response::new(CountsReply::default());
-        tell_server(&request.get_ref().key, &mut response);
+        name_server(&request.get_ref().key, &mut response);
         Ok(response)
     }
 

@@ -26,7 +26,7 @@ const WHO_CALLS: &str = "who-calls-bin";
 pub(crate) const WHICH_SERVER: &str = "which-server";
 
 /// Adds the process of this server, if that is what `Counts` is asked.
-pub(crate) fn tell_server<T>(key: &str, response: &mut Response<T>) {
+pub(crate) fn name_server<T>(key: &str, response: &mut Response<T>) {
     if key == WHICH_SERVER {
         let process = std::process::id().to_string();
         let inserted = response.metadata_mut().insert(WHICH_SERVER, &process);
@@ -158,7 +158,7 @@ impl Probe for ProbeService {
             cancelled: counts.cancelled,
             finished: counts.finished,
         });
-        tell_server(&request.get_ref().key, &mut response);
+        name_server(&request.get_ref().key, &mut response);
         Ok(response)
     }
 

@@ -99,11 +99,11 @@ pub fn run(fault: Fault) -> Result<(), String> {
         Fault::Declines => old.letter(FAILED, b"\x0a\x0bnot my type")?,
         Fault::EndsAtTheState => {
             old.ready(FORMAT)?;
-            old.hear(STATE)?;
+            old.wait_for_letter(STATE)?;
         }
         Fault::HangsAtTheState => {
             old.ready(FORMAT)?;
-            old.hear(STATE)?;
+            old.wait_for_letter(STATE)?;
             hang();
         }
         Fault::EndsBeforeTheCommit => {
@@ -113,7 +113,7 @@ pub fn run(fault: Fault) -> Result<(), String> {
         Fault::HangsAtTheCommit => {
             old.ready(FORMAT)?;
             old.letter(RESTORED, b"")?;
-            old.hear(COMMIT)?;
+            old.wait_for_letter(COMMIT)?;
             hang();
         }
     }
@@ -145,7 +145,7 @@ impl Old<'_> {
     }
 
     /// Waits for a letter with this field.
-    fn hear(&self, field: u8) -> Result<(), String> {
+    fn wait_for_letter(&self, field: u8) -> Result<(), String> {
         loop {
             wait_for(self.0, Interest::Readable, Wait::Forever).map_err(|error| error.to_string())?;
             match self.0.receive_batch(LETTER_BYTES_MAX) {

@@ -96,7 +96,7 @@ impl Worker {
             self.history.borrow_mut().answer(self.number, &answer);
             self.is_waiting = false;
             self.took_ns.push(now_ns - self.asked_ns);
-            if let provost_raft_kv::operation::Answer::Value(value) = answer {
+            if let provost_raft_kv::operation::RequestAnswer::Value(value) = answer {
                 self.seen = value;
             }
             self.begin_ns = Some(now_ns + self.random.below(self.think_ns_max));
@@ -276,7 +276,7 @@ impl Cluster {
     /// Nothing goes wrong any more: everybody is answered, and all members come to have the same.
     pub(crate) fn settle(&mut self) {
         self.heal();
-        self.simulation.network.faults = provost_datagram_sim::Faults::default();
+        self.simulation.network.faults = provost_datagram_sim::PacketFaults::default();
         let until_ns = self.simulation.now_ns() + CALM_NS;
         let seed = self.plan.seed;
         let done = self.simulation.run_until(until_ns, Self::is_done);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use provost_raft_kv::journal::Medium;
+use provost_raft_kv::journal::JournalMedium;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Rc<RefCell<Content>>);
@@ -25,7 +25,7 @@ impl Disk {
     }
 }
 
-impl Medium for Disk {
+impl JournalMedium for Disk {
     fn load(&mut self) -> io::Result<Vec<u8>> {
         Ok(self.0.borrow().bytes.clone())
     }

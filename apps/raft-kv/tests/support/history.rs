@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use provost_raft_kv::operation::{Answer, Operation};
+use provost_raft_kv::operation::{Operation, RequestAnswer};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 /// One key of a store that does one thing at a time.
@@ -12,21 +12,21 @@ struct OneKey(Option<Vec<u8>>);
 
 impl SequentialSpec for OneKey {
     type Op = Operation;
-    type Ret = Answer;
+    type Ret = RequestAnswer;
 
-    fn invoke(&mut self, operation: &Operation) -> Answer {
+    fn invoke(&mut self, operation: &Operation) -> RequestAnswer {
         match operation {
-            Operation::Get { .. } => Answer::Value(self.0.clone()),
+            Operation::Get { .. } => RequestAnswer::Value(self.0.clone()),
             Operation::Put { value, .. } => {
                 self.0 = Some(value.clone());
-                Answer::Done
+                RequestAnswer::Done
             }
             Operation::CompareAndSet { expected, value, .. } if self.0 == *expected => {
                 self.0 = Some(value.clone());
-                Answer::Done
+                RequestAnswer::Done
             }
-            Operation::CompareAndSet { .. } => Answer::Differs,
-            Operation::OpenSession => Answer::Invalid,
+            Operation::CompareAndSet { .. } => RequestAnswer::Differs,
+            Operation::OpenSession => RequestAnswer::Invalid,
         }
     }
 }
@@ -34,7 +34,7 @@ impl SequentialSpec for OneKey {
 #[derive(Clone, Debug)]
 enum Moment {
     Asked(usize, Operation),
-    Answered(usize, Answer),
+    Answered(usize, RequestAnswer),
 }
 
 /// What happened, in order.
@@ -49,7 +49,7 @@ impl History {
         self.moments.push(Moment::Asked(client, operation.clone()));
     }
 
-    pub(crate) fn answer(&mut self, client: usize, answer: &Answer) {
+    pub(crate) fn answer(&mut self, client: usize, answer: &RequestAnswer) {
         self.moments.push(Moment::Answered(client, answer.clone()));
         self.answered += 1;
     }
@@ -59,7 +59,7 @@ impl History {
     }
 
     /// How many answers are like this.
-    pub(crate) fn count(&self, is_so: impl Fn(&Answer) -> bool) -> usize {
+    pub(crate) fn count(&self, is_so: impl Fn(&RequestAnswer) -> bool) -> usize {
         let answered = |moment: &&Moment| matches!(moment, Moment::Answered(_, answer) if is_so(answer));
         self.moments.iter().filter(answered).count()
     }

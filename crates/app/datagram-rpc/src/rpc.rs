@@ -332,20 +332,20 @@ impl<A: Address, S> Handling<A, S> {
             Event::ResponseReturned(buffer) => self.tables.buffers.keep(buffer),
             Event::Connected(session) => {
                 self.connected(endpoint, now_ns, session, Ok(session));
-                self.tell(endpoint, now_ns, SessionEvent::Connected(session));
+                self.on_session_event(endpoint, now_ns, SessionEvent::Connected(session));
             }
             Event::Accepted(session) if self.tables.stage == Stage::ShutDown => {
                 endpoint.reset(now_ns, session)
             }
             Event::Accepted(session) => {
                 self.tables.sessions.insert(session);
-                self.tell(endpoint, now_ns, SessionEvent::Accepted(session));
+                self.on_session_event(endpoint, now_ns, SessionEvent::Accepted(session));
             }
             Event::Ended(session, reason) => {
                 self.tables.sessions.remove(&session);
                 let error = RpcError::Call(CallError::Ended(reason));
                 self.connected(endpoint, now_ns, session, Err(error));
-                self.tell(endpoint, now_ns, SessionEvent::Ended(session, reason));
+                self.on_session_event(endpoint, now_ns, SessionEvent::Ended(session, reason));
             }
         }
     }
@@ -366,7 +366,7 @@ impl<A: Address, S> Handling<A, S> {
     }
 
     #[cold]
-    fn tell(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: SessionEvent) {
+    fn on_session_event(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: SessionEvent) {
         let Some(handler) = &mut self.handlers.on_session else {
             return;
         };

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::classes::{Class, SPAN_BYTES};
-use crate::pages::{Owner, Pages};
-use crate::spans::{Freed, Retired, Spans};
+use crate::pages::{PageOwner, Pages};
+use crate::spans::{Freed, RetiredSpan, Spans};
 use crate::{PAGE_BYTES, REGION_BYTES_MAX, UNIT_BYTES};
 
 const SPAN_PAGES: u32 = SPAN_BYTES / PAGE_BYTES as u32;
@@ -88,10 +88,10 @@ impl Heap {
     #[inline]
     pub fn free(&mut self, offset: u32) -> Result<(), NotAllocated> {
         match self.locate(offset).ok_or(NotAllocated { offset })? {
-            Place::Large { first_page } => {
+            BlockPlace::Large { first_page } => {
                 self.used_bytes -= u64::from(self.pages.free_large(first_page)) * PAGE_BYTES;
             }
-            Place::Small { span, block } => {
+            BlockPlace::Small { span, block } => {
                 self.used_bytes -= u64::from(self.spans.get(span).class.block_bytes());
                 if let Freed::Retired(span) = self.spans.free(span, block) {
                     self.free_span_pages(&span);
@@ -105,8 +105,8 @@ impl Heap {
     #[must_use]
     pub fn usable_bytes(&self, offset: u32) -> Option<u32> {
         Some(match self.locate(offset)? {
-            Place::Large { first_page } => self.pages.run_pages(first_page) * PAGE_BYTES as u32,
-            Place::Small { span, .. } => self.spans.get(span).class.block_bytes(),
+            BlockPlace::Large { first_page } => self.pages.run_pages(first_page) * PAGE_BYTES as u32,
+            BlockPlace::Small { span, .. } => self.spans.get(span).class.block_bytes(),
         })
     }
 
@@ -197,29 +197,31 @@ impl Heap {
         }
     }
 
-    fn free_span_pages(&mut self, span: &Retired) {
+    fn free_span_pages(&mut self, span: &RetiredSpan) {
         self.pages.free_span(span.first_page, SPAN_PAGES);
     }
 
     #[inline]
-    fn locate(&self, offset: u32) -> Option<Place> {
+    fn locate(&self, offset: u32) -> Option<BlockPlace> {
         let page = offset / PAGE_UNITS;
         match self.pages.owner(page) {
-            Owner::Span(number) => {
+            PageOwner::Span(number) => {
                 let span = self.spans.get(number);
                 let bytes_in = (offset - span.first_page * PAGE_UNITS) * UNIT_BYTES as u32;
                 let block = span.class.block_at(bytes_in)?;
                 span.is_live(block)
-                    .then_some(Place::Small { span: number, block })
+                    .then_some(BlockPlace::Small { span: number, block })
             }
-            Owner::Large if offset.is_multiple_of(PAGE_UNITS) => Some(Place::Large { first_page: page }),
-            Owner::Large | Owner::Free | Owner::Taken => None,
+            PageOwner::Large if offset.is_multiple_of(PAGE_UNITS) => {
+                Some(BlockPlace::Large { first_page: page })
+            }
+            PageOwner::Large | PageOwner::Free | PageOwner::Taken => None,
         }
     }
 }
 
 /// Where a live block is.
-enum Place {
+enum BlockPlace {
     Large { first_page: u32 },
     Small { span: u32, block: u32 },
 }

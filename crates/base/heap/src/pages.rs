@@ -15,7 +15,7 @@ const NONE: u32 = 0;
 /// What a page's owner word says. Only the first and last page of a large run say more than `Free`; stale words do
 /// not exist, so that a neighbour's state can be read off the word next to one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum PageOwner {
     /// In a free run, or inside of a large one.
     Free,
     /// The last page of a large run, if it is not the first too; or reserved.
@@ -26,22 +26,22 @@ pub(crate) enum Owner {
     Span(u32),
 }
 
-impl Owner {
+impl PageOwner {
     fn word(self) -> u32 {
         match self {
-            Owner::Free => 0,
-            Owner::Taken => 1,
-            Owner::Large => 2,
-            Owner::Span(span) => span + 3,
+            PageOwner::Free => 0,
+            PageOwner::Taken => 1,
+            PageOwner::Large => 2,
+            PageOwner::Span(span) => span + 3,
         }
     }
 
-    fn of_word(word: u32) -> Owner {
+    fn of_word(word: u32) -> PageOwner {
         match word {
-            0 => Owner::Free,
-            1 => Owner::Taken,
-            2 => Owner::Large,
-            span => Owner::Span(span - 3),
+            0 => PageOwner::Free,
+            1 => PageOwner::Taken,
+            2 => PageOwner::Large,
+            span => PageOwner::Span(span - 3),
         }
     }
 }
@@ -79,47 +79,47 @@ impl Pages {
             },
         };
         if count > 1 {
-            pages.owners[0] = Owner::Taken.word();
+            pages.owners[0] = PageOwner::Taken.word();
             pages.insert(1, count - 1);
         }
         pages
     }
 
-    pub(crate) fn owner(&self, page: u32) -> Owner {
+    pub(crate) fn owner(&self, page: u32) -> PageOwner {
         self.owners
             .get(page as usize)
-            .map_or(Owner::Taken, |word| Owner::of_word(*word))
+            .map_or(PageOwner::Taken, |word| PageOwner::of_word(*word))
     }
 
-    /// Length of the run that begins at a page of owner [`Owner::Large`].
+    /// Length of the run that begins at a page of owner [`PageOwner::Large`].
     pub(crate) fn run_pages(&self, first: u32) -> u32 {
         self.run_pages[first as usize]
     }
 
     pub(crate) fn take_large(&mut self, count: u32) -> Option<u32> {
         let first = self.take(count)?;
-        self.owners[(first + count - 1) as usize] = Owner::Taken.word();
-        self.owners[first as usize] = Owner::Large.word();
+        self.owners[(first + count - 1) as usize] = PageOwner::Taken.word();
+        self.owners[first as usize] = PageOwner::Large.word();
         self.run_pages[first as usize] = count;
         Some(first)
     }
 
     pub(crate) fn free_large(&mut self, first: u32) -> u32 {
         let count = self.run_pages(first);
-        self.owners[first as usize] = Owner::Free.word();
-        self.owners[(first + count - 1) as usize] = Owner::Free.word();
+        self.owners[first as usize] = PageOwner::Free.word();
+        self.owners[(first + count - 1) as usize] = PageOwner::Free.word();
         self.give_back(first, count);
         count
     }
 
     pub(crate) fn take_span(&mut self, count: u32, span: u32) -> Option<u32> {
         let first = self.take(count)?;
-        self.owners[first as usize..][..count as usize].fill(Owner::Span(span).word());
+        self.owners[first as usize..][..count as usize].fill(PageOwner::Span(span).word());
         Some(first)
     }
 
     pub(crate) fn free_span(&mut self, first: u32, count: u32) {
-        self.owners[first as usize..][..count as usize].fill(Owner::Free.word());
+        self.owners[first as usize..][..count as usize].fill(PageOwner::Free.word());
         self.give_back(first, count);
     }
 
@@ -147,13 +147,13 @@ impl Pages {
     fn give_back(&mut self, first: u32, count: u32) {
         self.idle.set(first, count);
         let (mut first, mut count) = (first, count);
-        if self.owner(first - 1) == Owner::Free {
+        if self.owner(first - 1) == PageOwner::Free {
             let before = self.run_pages(first - 1);
             first -= before;
             self.remove(first, before);
             count += before;
         }
-        if self.owner(first + count) == Owner::Free {
+        if self.owner(first + count) == PageOwner::Free {
             let after = self.run_pages(first + count);
             self.remove(first + count, after);
             count += after;

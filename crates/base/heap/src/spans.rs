@@ -38,11 +38,11 @@ pub(crate) enum Freed {
     /// Nothing to be done.
     Kept,
     /// This span has no live block and is not in the table any more; its pages must be freed.
-    Retired(Retired),
+    Retired(RetiredSpan),
 }
 
 /// A span that was taken out of the table.
-pub(crate) struct Retired {
+pub(crate) struct RetiredSpan {
     pub(crate) first_page: u32,
 }
 
@@ -128,20 +128,20 @@ impl Spans {
     }
 
     /// Takes a spare span out of the table, if there is one.
-    pub(crate) fn retire_spare(&mut self) -> Option<Retired> {
+    pub(crate) fn retire_spare(&mut self) -> Option<RetiredSpan> {
         let class = Class::all().find(|class| self.spare[class.index()] != NONE)?;
         let number = std::mem::replace(&mut self.spare[class.index()], NONE);
         Some(self.retire(number))
     }
 
-    fn retire(&mut self, number: u32) -> Retired {
+    fn retire(&mut self, number: u32) -> RetiredSpan {
         self.unlink(number);
         let unused = self.unused;
         let span = &mut self.table[number as usize];
         span.next = unused;
         let first_page = span.first_page;
         self.unused = number;
-        Retired { first_page }
+        RetiredSpan { first_page }
     }
 
     fn link(&mut self, number: u32) {

@@ -305,14 +305,14 @@ mod tests {
     const FRAME_BYTES_MAX: u32 = 100;
 
     /// Slots of two words: the state, and bytes that the ring does not look at.
-    struct Memory {
+    struct FrameSlots {
         slots: [[AtomicU64; 2]; CAPACITY as usize],
         head: AtomicU32,
     }
 
-    impl Memory {
-        fn new() -> Memory {
-            Memory {
+    impl FrameSlots {
+        fn new() -> FrameSlots {
+            FrameSlots {
                 slots: std::array::from_fn(|_| [AtomicU64::new(0), AtomicU64::new(0)]),
                 head: AtomicU32::new(0),
             }
@@ -336,31 +336,31 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum FrameStep {
         Publish(u32),
         Pop,
         Release,
         Refresh,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = FrameStep> {
         prop_oneof![
-            (0..=FRAME_BYTES_MAX).prop_map(Step::Publish),
-            Just(Step::Pop),
-            Just(Step::Release),
-            Just(Step::Refresh)
+            (0..=FRAME_BYTES_MAX).prop_map(FrameStep::Publish),
+            Just(FrameStep::Pop),
+            Just(FrameStep::Release),
+            Just(FrameStep::Refresh)
         ]
     }
 
     proptest! {
         #[test]
         fn frames_come_in_order_and_no_slot_is_filled_twice(steps in proptest::collection::vec(step(), 0..200)) {
-            let memory = Memory::new();
+            let memory = FrameSlots::new();
             let (mut producer, mut consumer) = memory.ends();
             let (mut full, mut popped, mut published) = (VecDeque::new(), 0, 0u32);
             for step in steps {
                 match step {
-                    Step::Publish(bytes) => match producer.free_slot() {
+                    FrameStep::Publish(bytes) => match producer.free_slot() {
                         Some(slot) => {
                             prop_assert_eq!(slot, published % CAPACITY);
                             producer.publish(bytes);
@@ -369,7 +369,7 @@ mod tests {
                         }
                         None => prop_assert_eq!(producer.room(), 0),
                     },
-                    Step::Pop => {
+                    FrameStep::Pop => {
                         let frame = consumer.peek().unwrap();
                         prop_assert_eq!(frame, full.pop_front());
                         if frame.is_some() {
@@ -378,11 +378,11 @@ mod tests {
                         }
                         prop_assert_eq!(consumer.unreleased(), popped);
                     }
-                    Step::Release => {
+                    FrameStep::Release => {
                         consumer.release();
                         popped = 0;
                     }
-                    Step::Refresh => {
+                    FrameStep::Refresh => {
                         let taken = full.len() as u32 + popped;
                         prop_assert_eq!(producer.refresh(), Ok(CAPACITY - taken));
                     }
@@ -392,7 +392,7 @@ mod tests {
 
         #[test]
         fn a_peer_that_writes_anything_is_a_fault_or_nothing(words in proptest::collection::vec(any::<u64>(), 1..50)) {
-            let memory = Memory::new();
+            let memory = FrameSlots::new();
             let (mut producer, mut consumer) = memory.ends();
             for word in words {
                 memory.slots[0][0].store(word, Ordering::Relaxed);
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn lies_are_named() {
-        let memory = Memory::new();
+        let memory = FrameSlots::new();
         let (mut producer, consumer) = memory.ends();
         assert_eq!(consumer.peek(), Ok(None));
         memory.slots[0][0].store(7 << 32, Ordering::Relaxed);

@@ -12,17 +12,17 @@ use crate::{
 
 const CAPACITY: u32 = 8;
 
-struct Shared {
+struct SharedSlots {
     slots: Vec<SlotMemory>,
     tail: AtomicU32,
     head: AtomicU32,
 }
 
-impl Shared {
+impl SharedSlots {
     /// A ring whose indices begin at `at`, so that tests see them wrap around.
-    fn new(at: u32) -> Shared {
+    fn new(at: u32) -> SharedSlots {
         let slot = || std::array::from_fn(|_| AtomicU64::new(0));
-        Shared {
+        SharedSlots {
             slots: (0..CAPACITY).map(|_| slot()).collect(),
             tail: AtomicU32::new(at),
             head: AtomicU32::new(at),
@@ -79,7 +79,7 @@ proptest! {
             1..300,
         ),
     ) {
-        let shared = Shared::new(at);
+        let shared = SharedSlots::new(at);
         let (mut producer, mut consumer) = shared.ends();
         let mut model = Model::default();
         for (number, action) in (0..).zip(actions) {
@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn a_tail_that_lies_is_a_fault_or_bounded_by_the_capacity(lies in prop::collection::vec(any_index(), 1..50)) {
-        let shared = Shared::new(0);
+        let shared = SharedSlots::new(0);
         let (_, mut consumer) = shared.ends();
         for lie in lies {
             shared.tail.store(lie, Ordering::Relaxed);
@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn a_head_that_lies_never_makes_more_room_than_there_is(lies in prop::collection::vec(any_index(), 1..50)) {
-        let shared = Shared::new(0);
+        let shared = SharedSlots::new(0);
         let (mut producer, _) = shared.ends();
         for lie in lies {
             shared.head.store(lie, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn any_index() -> impl Strategy<Value = u32> {
 
 #[test]
 fn indices_that_no_honest_peer_writes_are_faults() {
-    let shared = Shared::new(0);
+    let shared = SharedSlots::new(0);
     let (mut producer, mut consumer) = shared.ends();
     for number in 0..3 {
         producer.push(&slot(number)).expect("there is room");
@@ -222,7 +222,7 @@ fn a_wake_word_asks_for_one_ring_a_sleep() {
 #[test]
 fn threads_that_sleep_exchange_every_slot() {
     const COUNT: u64 = 20_000;
-    let shared = Shared::new(u32::MAX - 100);
+    let shared = SharedSlots::new(u32::MAX - 100);
     let (producer_wake, consumer_wake) = (AtomicU32::new(0), AtomicU32::new(0));
     let (mut producer, mut consumer) = shared.ends();
     std::thread::scope(|scope| {

@@ -14,7 +14,7 @@ use crate::{
 const CAPACITY: usize = 2;
 
 /// What the two sides share, with a sticky notification for each doorbell.
-struct Shared {
+struct SharedWords {
     slots: [SlotMemory; CAPACITY],
     tail: AtomicU32,
     head: AtomicU32,
@@ -24,10 +24,10 @@ struct Shared {
     producer_doorbell: Notify,
 }
 
-impl Shared {
-    fn new() -> Arc<Shared> {
+impl SharedWords {
+    fn new() -> Arc<SharedWords> {
         let word = || AtomicU32::new(0);
-        Arc::new(Shared {
+        Arc::new(SharedWords {
             slots: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             tail: word(),
             head: word(),
@@ -49,7 +49,7 @@ impl Shared {
 }
 
 /// A producer that pushes the numbers 1 to `count`, sleeping while the ring is full.
-fn produce(shared: &Shared, count: u64) {
+fn produce(shared: &SharedWords, count: u64) {
     // SAFETY: `shared` outlives both ends, and this is the only producer.
     let (mut producer, mut sleeper, mut bell) = unsafe {
         let sleeper = Sleeper::new(&shared.producer_wake);
@@ -75,7 +75,7 @@ fn produce(shared: &Shared, count: u64) {
 }
 
 /// A consumer that expects the numbers 1 to `count`, sleeping while the ring is empty.
-fn consume(shared: &Shared, count: u64) {
+fn consume(shared: &SharedWords, count: u64) {
     // SAFETY: `shared` outlives both ends, and this is the only consumer.
     let (mut consumer, mut sleeper, mut bell) = unsafe {
         let sleeper = Sleeper::new(&shared.consumer_wake);
@@ -113,7 +113,7 @@ fn explore(count: u64, preemptions: Option<usize>) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
-        let shared = Shared::new();
+        let shared = SharedWords::new();
         let other = Arc::clone(&shared);
         let producer = thread::spawn(move || produce(&other, count));
         consume(&shared, count);

@@ -9,7 +9,7 @@ use crate::{AtomicU32, AtomicU64, Bell, FrameConsumer, FrameMemory, FrameProduce
 const CAPACITY: usize = 2;
 const FRAME_BYTES_MAX: u32 = 8;
 
-struct Shared {
+struct SharedFrames {
     states: [AtomicU64; CAPACITY],
     bytes: [UnsafeCell<u64>; CAPACITY],
     head: AtomicU32,
@@ -18,9 +18,9 @@ struct Shared {
 }
 
 // SAFETY: the cells' bytes are touched by the side alone whose slot it is, which is what loom checks here.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedFrames {}
 
-impl Shared {
+impl SharedFrames {
     fn memory(&self) -> FrameMemory {
         FrameMemory {
             states: self.states.as_ptr(),
@@ -31,7 +31,7 @@ impl Shared {
     }
 }
 
-fn produce(shared: &Shared, count: u64) {
+fn produce(shared: &SharedFrames, count: u64) {
     // SAFETY: `shared` outlives both ends, and this is the only producer.
     let (mut producer, mut bell) = unsafe { (FrameProducer::new(shared.memory()), Bell::new(&shared.wake)) };
     for number in 1..=count {
@@ -53,7 +53,7 @@ fn produce(shared: &Shared, count: u64) {
     }
 }
 
-fn consume(shared: &Shared, count: u64) {
+fn consume(shared: &SharedFrames, count: u64) {
     // SAFETY: `shared` outlives both ends, and this is the only consumer.
     let (mut consumer, mut sleeper) = unsafe {
         (
@@ -84,7 +84,7 @@ fn explore(count: u64, preemptions: Option<usize>) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedFrames {
             states: std::array::from_fn(|_| AtomicU64::new(0)),
             bytes: std::array::from_fn(|_| UnsafeCell::new(0)),
             head: AtomicU32::new(0),

@@ -12,7 +12,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), SchemaErrorKind> {
         return Err(too_many("bytes of descriptor set", limits::SCHEMA_BYTES_MAX));
     }
     let mut left = limits::SCHEMA_PARTS_MAX;
-    count(bytes, Node::Set, limits::NESTING_MAX, &mut left)
+    count(bytes, DescriptorNode::Set, limits::NESTING_MAX, &mut left)
 }
 
 pub(crate) fn too_many(what: &'static str, max: usize) -> SchemaErrorKind {
@@ -21,7 +21,7 @@ pub(crate) fn too_many(what: &'static str, max: usize) -> SchemaErrorKind {
 
 /// The kinds of `descriptor.proto` that hold others.
 #[derive(Clone, Copy)]
-enum Node {
+enum DescriptorNode {
     Set,
     File,
     Message,
@@ -39,30 +39,38 @@ enum Node {
 }
 
 /// What a length-delimited field of a node holds; numbers are those of `descriptor.proto`.
-fn part(node: Node, number: u64) -> Node {
+fn part(node: DescriptorNode, number: u64) -> DescriptorNode {
     match (node, number) {
-        (Node::Set, 1) => Node::File,
-        (Node::File, 4) | (Node::Message, 3) => Node::Message,
-        (Node::File, 5) | (Node::Message, 4) => Node::Enum,
-        (Node::File, 6) => Node::Service,
-        (Node::File, 7) | (Node::Message, 2 | 6) => Node::Field,
-        (Node::File, 9) => Node::SourceInfo,
-        (Node::Message, 5) => Node::Range,
-        (Node::Message, 8) => Node::Oneof,
-        (Node::Enum, 2) => Node::Value,
-        (Node::Service, 2) => Node::Method,
-        (Node::File | Node::Field, 8)
-        | (Node::Message, 7)
-        | (Node::Enum | Node::Value | Node::Service | Node::Range, 3)
-        | (Node::Oneof, 2)
-        | (Node::Method, 4) => Node::Options,
+        (DescriptorNode::Set, 1) => DescriptorNode::File,
+        (DescriptorNode::File, 4) | (DescriptorNode::Message, 3) => DescriptorNode::Message,
+        (DescriptorNode::File, 5) | (DescriptorNode::Message, 4) => DescriptorNode::Enum,
+        (DescriptorNode::File, 6) => DescriptorNode::Service,
+        (DescriptorNode::File, 7) | (DescriptorNode::Message, 2 | 6) => DescriptorNode::Field,
+        (DescriptorNode::File, 9) => DescriptorNode::SourceInfo,
+        (DescriptorNode::Message, 5) => DescriptorNode::Range,
+        (DescriptorNode::Message, 8) => DescriptorNode::Oneof,
+        (DescriptorNode::Enum, 2) => DescriptorNode::Value,
+        (DescriptorNode::Service, 2) => DescriptorNode::Method,
+        (DescriptorNode::File | DescriptorNode::Field, 8)
+        | (DescriptorNode::Message, 7)
+        | (
+            DescriptorNode::Enum | DescriptorNode::Value | DescriptorNode::Service | DescriptorNode::Range,
+            3,
+        )
+        | (DescriptorNode::Oneof, 2)
+        | (DescriptorNode::Method, 4) => DescriptorNode::Options,
         // Uninterpreted options, which hold name parts.
-        (Node::Options, 999) => Node::Options,
-        _ => Node::Leaf,
+        (DescriptorNode::Options, 999) => DescriptorNode::Options,
+        _ => DescriptorNode::Leaf,
     }
 }
 
-fn count(mut bytes: &[u8], node: Node, depth: u32, left: &mut usize) -> Result<(), SchemaErrorKind> {
+fn count(
+    mut bytes: &[u8],
+    node: DescriptorNode,
+    depth: u32,
+    left: &mut usize,
+) -> Result<(), SchemaErrorKind> {
     let depth = depth.checked_sub(1).ok_or(SchemaErrorKind::Encoding)?;
     while !bytes.is_empty() {
         let key = varint(&mut bytes)?;
@@ -85,7 +93,7 @@ fn count(mut bytes: &[u8], node: Node, depth: u32, left: &mut usize) -> Result<(
                 .checked_sub(1)
                 .ok_or(too_many("parts of descriptor set", limits::SCHEMA_PARTS_MAX))?;
             match part(node, key >> 3) {
-                Node::Leaf => {}
+                DescriptorNode::Leaf => {}
                 node => count(inside, node, depth, left)?,
             }
         }

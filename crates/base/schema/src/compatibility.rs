@@ -130,7 +130,7 @@ pub fn compatibility(
     if client_hash == server_hash {
         return Ok(Compatibility::Equal);
     }
-    let mut comparison = Comparison {
+    let mut comparison = SchemaComparison {
         client,
         server,
         seen: HashSet::new(),
@@ -143,7 +143,7 @@ pub fn compatibility(
 
 /// Which way data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Direction {
+enum WriteDirection {
     /// Requests: the client writes, the server reads.
     ToServer,
     /// Responses: the server writes, the client reads.
@@ -152,20 +152,20 @@ enum Direction {
 
 /// Messages of the two sides that meet, and who writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Meeting {
+struct MessageMeeting {
     client: MessageId,
     server: MessageId,
-    direction: Direction,
+    direction: WriteDirection,
 }
 
-struct Comparison<'a> {
+struct SchemaComparison<'a> {
     client: &'a Schema,
     server: &'a Schema,
-    seen: HashSet<Meeting>,
+    seen: HashSet<MessageMeeting>,
     left: usize,
 }
 
-impl Comparison<'_> {
+impl SchemaComparison<'_> {
     fn methods(&mut self, service: &str) -> Result<Vec<Option<u16>>, Incompatibility> {
         let (Some(client), Some(server)) = (self.client.service(service), self.server.service(service))
         else {
@@ -194,15 +194,15 @@ impl Comparison<'_> {
                     server: kinds[1],
                 });
             }
-            self.messages(Meeting {
+            self.messages(MessageMeeting {
                 client: ours.input,
                 server: theirs.input,
-                direction: Direction::ToServer,
+                direction: WriteDirection::ToServer,
             })?;
-            self.messages(Meeting {
+            self.messages(MessageMeeting {
                 client: ours.output,
                 server: theirs.output,
-                direction: Direction::ToClient,
+                direction: WriteDirection::ToClient,
             })?;
             map.push(u16::try_from(index).ok());
         }
@@ -210,7 +210,7 @@ impl Comparison<'_> {
     }
 
     /// Compares two messages and all that meet inside them; each pair once, so recursive types end.
-    fn messages(&mut self, root: Meeting) -> Result<(), Incompatibility> {
+    fn messages(&mut self, root: MessageMeeting) -> Result<(), Incompatibility> {
         let mut stack = vec![root];
         while let Some(meeting) = stack.pop() {
             if self.seen.insert(meeting) {
@@ -220,7 +220,11 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn fields(&mut self, meeting: Meeting, inside: &mut Vec<Meeting>) -> Result<(), Incompatibility> {
+    fn fields(
+        &mut self,
+        meeting: MessageMeeting,
+        inside: &mut Vec<MessageMeeting>,
+    ) -> Result<(), Incompatibility> {
         let client = self.client.message(meeting.client);
         let server = self.server.message(meeting.server);
         let cost = client.fields().count() + server.fields().count() + 1;
@@ -233,8 +237,8 @@ impl Comparison<'_> {
         shared.sort_by_key(|(ours, _)| ours.number);
         for (ours, theirs) in shared {
             let (writer, reader) = match meeting.direction {
-                Direction::ToServer => (ours, theirs),
-                Direction::ToClient => (theirs, ours),
+                WriteDirection::ToServer => (ours, theirs),
+                WriteDirection::ToClient => (theirs, ours),
             };
             check(writer, reader).map_err(|reason| Incompatibility::Field {
                 number: ours.number,
@@ -245,7 +249,7 @@ impl Comparison<'_> {
                 reason,
             })?;
             if let (Type::Message(client), Type::Message(server)) = (ours.ty, theirs.ty) {
-                inside.push(Meeting {
+                inside.push(MessageMeeting {
                     client,
                     server,
                     direction: meeting.direction,
@@ -253,8 +257,8 @@ impl Comparison<'_> {
             }
         }
         match meeting.direction {
-            Direction::ToServer => check_oneofs("client", client, server),
-            Direction::ToClient => check_oneofs("server", server, client),
+            WriteDirection::ToServer => check_oneofs("client", client, server),
+            WriteDirection::ToClient => check_oneofs("server", server, client),
         }
     }
 }

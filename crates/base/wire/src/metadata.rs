@@ -83,7 +83,7 @@ pub fn write_entry(place: &mut [u8], key: &str, value: &[u8]) {
 /// Where in a block the value of a key's first entry is.
 #[must_use]
 pub fn find(block: &[u8], key: &str) -> Option<std::ops::Range<usize>> {
-    let mut entries = Entries { block, at: 0 };
+    let mut entries = BlockEntries { block, at: 0 };
     while let Some(entry) = entries.try_next().ok().flatten() {
         if entry.key == key.as_bytes() {
             let value = entry.at + ENTRY_HEADER_BYTES + entry.key.len();
@@ -98,7 +98,7 @@ pub fn check(block: &[u8]) -> Result<(), MetadataError> {
     if block.len() > METADATA_BYTES_MAX as usize {
         return Err(MetadataError::TooLong { bytes: block.len() });
     }
-    let mut entries = Entries { block, at: 0 };
+    let mut entries = BlockEntries { block, at: 0 };
     let mut count = 0;
     while let Some(entry) = entries.try_next()? {
         count += 1;
@@ -112,7 +112,7 @@ pub fn check(block: &[u8]) -> Result<(), MetadataError> {
 
 /// The entries of a block that [`check`] has accepted. Stops at the first malformed entry of one that it has not.
 pub fn entries(block: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
-    let mut entries = Entries { block, at: 0 };
+    let mut entries = BlockEntries { block, at: 0 };
     std::iter::from_fn(move || {
         let entry = entries.try_next().ok().flatten()?;
         Some((std::str::from_utf8(entry.key).ok()?, entry.value))
@@ -130,19 +130,19 @@ pub fn without_reserved(block: &[u8]) -> Vec<u8> {
     rest
 }
 
-struct Entries<'a> {
+struct BlockEntries<'a> {
     block: &'a [u8],
     at: usize,
 }
 
-struct Entry<'a> {
+struct BlockEntry<'a> {
     at: usize,
     key: &'a [u8],
     value: &'a [u8],
 }
 
-impl<'a> Entries<'a> {
-    fn try_next(&mut self) -> Result<Option<Entry<'a>>, MetadataError> {
+impl<'a> BlockEntries<'a> {
+    fn try_next(&mut self) -> Result<Option<BlockEntry<'a>>, MetadataError> {
         let at = self.at;
         let rest = self.block.get(at..).unwrap_or_default();
         if rest.is_empty() {
@@ -156,7 +156,7 @@ impl<'a> Entries<'a> {
         let (key, rest) = rest.split_at_checked(key_bytes).ok_or(truncated)?;
         let value = rest.get(..value_bytes).ok_or(truncated)?;
         self.at = at + ENTRY_HEADER_BYTES + key_bytes + value_bytes;
-        Ok(Some(Entry { at, key, value }))
+        Ok(Some(BlockEntry { at, key, value }))
     }
 }
 

@@ -6,8 +6,8 @@ use provost_datagram::{
     SwiftConfig, TimelyConfig,
 };
 
-use crate::traffic::{Answer, Traffic, Wish};
-use crate::{Faults, Host, Links, PacketDamage, Random, Simulation};
+use crate::traffic::{AnswerForm, CallWish, Traffic};
+use crate::{Host, Links, PacketDamage, PacketFaults, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 /// Hosts of a common run.
@@ -192,7 +192,7 @@ impl Chaos {
 
     /// Mends everything, waits until all calls have ended, and all sessions after that.
     fn settle(&mut self, seed: u64) {
-        self.simulation.network.faults = Faults::default();
+        self.simulation.network.faults = PacketFaults::default();
         for one in 0..self.hosts {
             for other in 0..self.hosts {
                 self.simulation.network.part(one, other, false);
@@ -234,12 +234,12 @@ fn application(host: Host, random: &mut Random) -> Traffic {
     traffic
 }
 
-fn faults(random: &mut Random, config: &Config) -> Faults {
+fn faults(random: &mut Random, config: &Config) -> PacketFaults {
     let mut probability = |most: f64| match random.below(3) {
         0 => 0.0,
         _ => most * random.below(1000) as f64 / 1000.0,
     };
-    Faults {
+    PacketFaults {
         loss: probability(0.1),
         duplication: probability(0.1),
         delay: probability(0.2),
@@ -252,15 +252,20 @@ fn faults(random: &mut Random, config: &Config) -> Faults {
     }
 }
 
-fn wish(random: &mut Random) -> Wish {
+fn wish(random: &mut Random) -> CallWish {
     let mut bytes = || match random.below(4) {
         0 => random.below(60_000) as usize,
         1 => random.below(4_000) as usize,
         _ => random.below(100) as usize,
     };
     let (request_bytes, response_bytes) = (bytes(), bytes());
-    let answers = [Answer::AtOnce, Answer::Lent, Answer::Later, Answer::Nested];
-    Wish {
+    let answers = [
+        AnswerForm::AtOnce,
+        AnswerForm::Lent,
+        AnswerForm::Later,
+        AnswerForm::Nested,
+    ];
+    CallWish {
         request_bytes,
         response_bytes,
         answer: answers[random.below(4) as usize],
@@ -269,7 +274,7 @@ fn wish(random: &mut Random) -> Wish {
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ChaosOutcome {
     /// Calls that were answered.
     pub answered: u64,
     /// Every packet that every host received, and when, in one number.
@@ -281,7 +286,7 @@ pub struct Outcome {
 /// # Panics
 /// If anything is not as it must be.
 #[must_use]
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> ChaosOutcome {
     let mut chaos = Chaos::new(seed);
     chaos.connect_all();
     for _ in 0..60 {
@@ -294,7 +299,7 @@ pub fn run(seed: u64) -> Outcome {
     }
     chaos.settle(seed);
     let answered = (0..chaos.hosts).map(|host| chaos.simulation.application(host).answered);
-    Outcome {
+    ChaosOutcome {
         answered: answered.sum(),
         digest: chaos.simulation.digest(),
     }

@@ -12,14 +12,14 @@ pub mod chaos;
 mod network;
 pub mod traffic;
 
-pub use network::{Faults, Links, Network, NetworkStatistics, PacketDamage};
+pub use network::{Links, Network, NetworkStatistics, PacketDamage, PacketFaults};
 pub use provost_random::SeededRandom as Random;
 
 use std::collections::VecDeque;
 
 use provost_datagram::{Config, Endpoint, Event, Mark, Security};
 
-use network::{Happening, Schedule};
+use network::{Schedule, ScheduledEvent};
 
 /// A host's address: its place in the simulation.
 pub type Host = u16;
@@ -35,17 +35,17 @@ pub trait Application {
 
 /// A packet as it travels.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct TravellingPacket {
     pub(crate) from: Host,
     pub(crate) to: Host,
     pub(crate) mark: Mark,
     pub(crate) bytes: Vec<u8>,
 }
 
-struct Node<P> {
+struct HostNode<P> {
     endpoint: Endpoint<Host>,
     application: P,
-    inbox: VecDeque<Frame>,
+    inbox: VecDeque<TravellingPacket>,
     inbox_frames_max: usize,
     /// Off its core until then.
     stopped_until_ns: u64,
@@ -57,7 +57,7 @@ struct Node<P> {
 /// Hosts, and the network between them.
 pub struct Simulation<P> {
     now_ns: u64,
-    nodes: Vec<Node<P>>,
+    nodes: Vec<HostNode<P>>,
     /// What lies between the hosts.
     pub network: Network,
     schedule: Schedule,
@@ -73,7 +73,7 @@ impl<P: Application> Simulation<P> {
         let mut nodes = Vec::new();
         for application in applications {
             let config = of_host(config, &mut random);
-            nodes.push(Node {
+            nodes.push(HostNode {
                 inbox_frames_max: config.receive_ring_packets as usize,
                 endpoint: Endpoint::new(config).expect("the configuration is one to work with"),
                 application,
@@ -126,7 +126,7 @@ impl<P: Application> Simulation<P> {
     pub fn stop(&mut self, host: Host, for_ns: u64) {
         let until_ns = self.now_ns + for_ns;
         self.nodes[usize::from(host)].stopped_until_ns = until_ns;
-        self.schedule.add(until_ns, Happening::Wake(host));
+        self.schedule.add(until_ns, ScheduledEvent::Wake(host));
     }
 
     /// Replaces a host's endpoint and application: it has lost its memory. What was under way there is gone.
@@ -146,13 +146,13 @@ impl<P: Application> Simulation<P> {
 
     /// Has a packet arrive that nobody sent.
     pub fn inject(&mut self, from: Host, to: Host, bytes: Vec<u8>) {
-        let frame = Frame {
+        let frame = TravellingPacket {
             from,
             to,
             mark: Mark::None,
             bytes,
         };
-        self.schedule.add(self.now_ns, Happening::Arrive(frame));
+        self.schedule.add(self.now_ns, ScheduledEvent::Arrive(frame));
     }
 
     /// Lets this much time pass.
@@ -176,17 +176,17 @@ impl<P: Application> Simulation<P> {
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: ScheduledEvent) {
         match happening {
-            Happening::Wake(host) => {
+            ScheduledEvent::Wake(host) => {
                 if self.nodes[usize::from(host)].wake_at_ns <= self.now_ns {
                     self.nodes[usize::from(host)].wake_at_ns = u64::MAX;
                 }
                 self.poll(host);
             }
-            Happening::Switch(frame) => self.network.switch(self.now_ns, frame, &mut self.schedule),
-            Happening::Depart(frame) => self.network.depart(self.now_ns, frame, &mut self.schedule),
-            Happening::Arrive(frame) => {
+            ScheduledEvent::Switch(frame) => self.network.switch(self.now_ns, frame, &mut self.schedule),
+            ScheduledEvent::Depart(frame) => self.network.depart(self.now_ns, frame, &mut self.schedule),
+            ScheduledEvent::Arrive(frame) => {
                 let host = frame.to;
                 let node = &mut self.nodes[usize::from(host)];
                 if node.inbox.len() >= node.inbox_frames_max {
@@ -226,7 +226,7 @@ impl<P: Application> Simulation<P> {
             let again_ns = node.application.idle(&mut node.endpoint, now_ns);
             while let Some(transmit) = node.endpoint.poll_transmit(now_ns) {
                 let bytes = [transmit.head.bytes(), transmit.payload].concat();
-                let frame = Frame {
+                let frame = TravellingPacket {
                     from: host,
                     to: transmit.to,
                     mark: Mark::None,
@@ -245,7 +245,7 @@ impl<P: Application> Simulation<P> {
             && wake_ns < node.wake_at_ns
         {
             node.wake_at_ns = wake_ns;
-            self.schedule.add(wake_ns, Happening::Wake(host));
+            self.schedule.add(wake_ns, ScheduledEvent::Wake(host));
         }
     }
 

@@ -14,14 +14,14 @@ use provost_datagram_sim::chaos;
 const USAGE: &str = "usage: provost-datagram-sim [--seconds N] [--seed S]";
 
 /// What was asked for.
-struct Wish {
+struct ChaosWish {
     seconds: Option<u64>,
     seed: Option<u64>,
 }
 
-impl Wish {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Wish> {
-        let mut wish = Wish {
+impl ChaosWish {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Option<ChaosWish> {
+        let mut wish = ChaosWish {
             seconds: None,
             seed: None,
         };
@@ -38,7 +38,7 @@ impl Wish {
 }
 
 fn main() -> ExitCode {
-    let Some(wish) = Wish::parse(std::env::args().skip(1)) else {
+    let Some(wish) = ChaosWish::parse(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -57,7 +57,7 @@ fn fresh() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64) >> 10
 }
 
-fn succeeds(seed: u64) -> Option<chaos::Outcome> {
+fn succeeds(seed: u64) -> Option<chaos::ChaosOutcome> {
     std::panic::catch_unwind(|| chaos::run(seed)).ok()
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use provost_datagram::Mark;
 
-use crate::{Frame, Host, Random};
+use crate::{Host, Random, TravellingPacket};
 
 /// The links and the switch.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl Default for Links {
 
 /// What goes wrong, each with its probability for a packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct PacketFaults {
     pub loss: f64,
     pub duplication: f64,
     /// It is delayed, so that others overtake it.
@@ -82,7 +82,7 @@ pub struct NetworkStatistics {
 pub struct Network {
     links: Links,
     /// What goes wrong from now on.
-    pub faults: Faults,
+    pub faults: PacketFaults,
     pub statistics: NetworkStatistics,
     /// How long each packet waited at the switch, in nanoseconds, since this was last emptied.
     pub waits_ns: Vec<u64>,
@@ -98,20 +98,20 @@ pub struct Network {
 
 /// Something that will happen.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum ScheduledEvent {
     Wake(Host),
     /// A packet comes to the switch.
-    Switch(Frame),
+    Switch(TravellingPacket),
     /// It has left the switch.
-    Depart(Frame),
-    Arrive(Frame),
+    Depart(TravellingPacket),
+    Arrive(TravellingPacket),
 }
 
 impl Network {
     pub(crate) fn new(links: Links, hosts: usize, random: Random) -> Self {
         Self {
             links,
-            faults: Faults::default(),
+            faults: PacketFaults::default(),
             statistics: NetworkStatistics::default(),
             waits_ns: Vec::new(),
             random,
@@ -143,17 +143,17 @@ impl Network {
     }
 
     /// Whether the way between two hosts, as it is, takes a packet.
-    fn takes(&self, frame: &Frame) -> bool {
+    fn takes(&self, frame: &TravellingPacket) -> bool {
         let way = (frame.from, frame.to);
         let is_too_large = |bytes: &usize| frame.bytes.len() > *bytes;
         !self.parted.contains(&way) && !self.narrowed.get(&way).is_some_and(is_too_large)
     }
 
-    fn wire_ns(&self, frame: &Frame) -> u64 {
+    fn wire_ns(&self, frame: &TravellingPacket) -> u64 {
         ((frame.bytes.len() + self.links.overhead_bytes) as f64 / self.links.rate) as u64
     }
 
-    pub(crate) fn send(&mut self, now_ns: u64, mut frame: Frame, schedule: &mut Schedule) {
+    pub(crate) fn send(&mut self, now_ns: u64, mut frame: TravellingPacket, schedule: &mut Schedule) {
         self.statistics.sent += 1;
         let wire_ns = self.wire_ns(&frame);
         let free_ns = &mut self.up_free_ns[usize::from(frame.from)];
@@ -166,7 +166,7 @@ impl Network {
         }
         if self.random.chance(faults.duplication) {
             let later_ns = at_ns + self.random.below(faults.delay_ns_max.max(1));
-            schedule.add(later_ns, Happening::Switch(frame.clone()));
+            schedule.add(later_ns, ScheduledEvent::Switch(frame.clone()));
         }
         if self.random.chance(faults.delay) {
             at_ns += self.random.below(faults.delay_ns_max.max(1));
@@ -174,7 +174,7 @@ impl Network {
         if self.random.chance(faults.corruption) && !frame.bytes.is_empty() {
             self.damage(&mut frame.bytes);
         }
-        schedule.add(at_ns, Happening::Switch(frame));
+        schedule.add(at_ns, ScheduledEvent::Switch(frame));
     }
 
     fn damage(&mut self, bytes: &mut [u8]) {
@@ -196,7 +196,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn switch(&mut self, now_ns: u64, mut frame: Frame, schedule: &mut Schedule) {
+    pub(crate) fn switch(&mut self, now_ns: u64, mut frame: TravellingPacket, schedule: &mut Schedule) {
         let bytes = frame.bytes.len() + self.links.overhead_bytes;
         if self.buffered_bytes + bytes > self.links.buffer_bytes {
             self.statistics.dropped_by_switch += 1;
@@ -213,12 +213,12 @@ impl Network {
         self.waits_ns.push(wait_ns);
         self.buffered_bytes += bytes;
         self.statistics.buffered_bytes_max = self.statistics.buffered_bytes_max.max(self.buffered_bytes);
-        schedule.add(*free_ns, Happening::Depart(frame));
+        schedule.add(*free_ns, ScheduledEvent::Depart(frame));
     }
 
-    pub(crate) fn depart(&mut self, now_ns: u64, frame: Frame, schedule: &mut Schedule) {
+    pub(crate) fn depart(&mut self, now_ns: u64, frame: TravellingPacket, schedule: &mut Schedule) {
         self.buffered_bytes -= frame.bytes.len() + self.links.overhead_bytes;
-        schedule.add(now_ns + self.links.latency_ns, Happening::Arrive(frame));
+        schedule.add(now_ns + self.links.latency_ns, ScheduledEvent::Arrive(frame));
     }
 }
 
@@ -226,13 +226,13 @@ impl Network {
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     order: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    happenings: Vec<Option<Happening>>,
+    happenings: Vec<Option<ScheduledEvent>>,
     free: Vec<usize>,
     added: u64,
 }
 
 impl Schedule {
-    pub(crate) fn add(&mut self, at_ns: u64, happening: Happening) {
+    pub(crate) fn add(&mut self, at_ns: u64, happening: ScheduledEvent) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.happenings.push(None);
             self.happenings.len() - 1
@@ -243,7 +243,7 @@ impl Schedule {
     }
 
     /// The next thing to happen, no later than this.
-    pub(crate) fn pop(&mut self, until_ns: u64) -> Option<(u64, Happening)> {
+    pub(crate) fn pop(&mut self, until_ns: u64) -> Option<(u64, ScheduledEvent)> {
         let Reverse((at_ns, _, _)) = self.order.peek()?;
         if *at_ns > until_ns {
             return None;

@@ -18,7 +18,7 @@ pub const STATUS: u16 = 7;
 /// How a server is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Answer {
+pub enum AnswerForm {
     /// At once, from the slot's own buffer if the response fits in there.
     AtOnce = 0,
     /// At once, in a buffer that is lent.
@@ -30,13 +30,13 @@ pub enum Answer {
 
 /// A call to make.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct CallWish {
     /// Bytes of the request.
     pub request_bytes: usize,
     /// Bytes of the response.
     pub response_bytes: usize,
     /// How the server is to answer.
-    pub answer: Answer,
+    pub answer: AnswerForm,
 }
 
 /// A host's application: a client of some hosts, a server of others, or both.
@@ -59,11 +59,11 @@ pub struct Traffic {
     /// Bytes of requests and responses of the calls that were answered.
     pub bytes: u64,
     /// A call to make again whenever one ends, so that there are always as many.
-    pub again: Option<Wish>,
+    pub again: Option<CallWish>,
     /// How long each answered call took.
     pub latencies_ns: Vec<u64>,
     tags: u64,
-    open: BTreeMap<u64, Lent>,
+    open: BTreeMap<u64, LentBuffers>,
     executed: BTreeSet<u64>,
     responses_lent: i64,
     later: BTreeMap<(u64, u64), (RequestHandle, u64, usize)>,
@@ -73,10 +73,10 @@ pub struct Traffic {
 
 /// A call that is on its way, and where its buffers are.
 #[derive(Debug)]
-struct Lent {
+struct LentBuffers {
     request_at: *const u8,
     response_at: *const u8,
-    wish: Wish,
+    wish: CallWish,
     since_ns: u64,
 }
 
@@ -132,7 +132,7 @@ impl Traffic {
         endpoint: &mut Endpoint<Host>,
         now_ns: u64,
         session: SessionId,
-        wish: Wish,
+        wish: CallWish,
     ) -> Result<u64, CallError> {
         self.tags += 1;
         let tag = u64::from(self.host) << 40 | self.tags;
@@ -144,7 +144,7 @@ impl Traffic {
         }
         request.set_length(request_bytes);
         write_request(&mut request, tag, &wish);
-        let lent = Lent {
+        let lent = LentBuffers {
             request_at: request.as_ptr(),
             response_at: response.as_ptr(),
             wish,
@@ -203,7 +203,7 @@ impl Traffic {
         completion.response.fill_with_noise();
         self.spare.push((completion.request, completion.response));
         if let Some((handle, tag, bytes)) = self.nested.remove(&completion.tag) {
-            self.answer(endpoint, now_ns, handle, tag, bytes, Answer::AtOnce);
+            self.answer(endpoint, now_ns, handle, tag, bytes, AnswerForm::AtOnce);
         }
         if let (Some(wish), Ok(_)) = (self.again, completion.outcome) {
             let _ = self.call(endpoint, now_ns, completion.session, wish);
@@ -226,21 +226,21 @@ impl Traffic {
             endpoint.recycle(buffer);
         }
         match (answer, self.upstream) {
-            (Answer::Later, _) => {
+            (AnswerForm::Later, _) => {
                 let at = (now_ns + self.later_ns, tag);
                 self.later.insert(at, (handle, tag, bytes));
             }
-            (Answer::Nested, Some(upstream)) => {
-                let wish = Wish {
+            (AnswerForm::Nested, Some(upstream)) => {
+                let wish = CallWish {
                     request_bytes: 64,
                     response_bytes: 64,
-                    answer: Answer::AtOnce,
+                    answer: AnswerForm::AtOnce,
                 };
                 match self.call(endpoint, now_ns, upstream, wish) {
                     Ok(inner) => {
                         self.nested.insert(inner, (handle, tag, bytes));
                     }
-                    Err(_) => self.answer(endpoint, now_ns, handle, tag, bytes, Answer::AtOnce),
+                    Err(_) => self.answer(endpoint, now_ns, handle, tag, bytes, AnswerForm::AtOnce),
                 }
             }
             _ => self.answer(endpoint, now_ns, handle, tag, bytes, answer),
@@ -254,13 +254,13 @@ impl Traffic {
         handle: RequestHandle,
         tag: u64,
         bytes: usize,
-        answer: Answer,
+        answer: AnswerForm,
     ) {
         let mut response = MsgBuf::with_capacity(bytes);
         response.set_length(bytes);
         write_pattern(&mut response, tag);
         // Where the session is over by now, nobody waits.
-        if answer != Answer::Lent
+        if answer != AnswerForm::Lent
             && endpoint.respond_inline(now_ns, handle, STATUS, &response) != Err(CallError::ResponseTooLarge)
         {
             return;
@@ -308,7 +308,7 @@ impl Application for Traffic {
                 return Some(*at_ns);
             }
             if let Some((_, (handle, tag, bytes))) = self.later.pop_first() {
-                self.answer(endpoint, now_ns, handle, tag, bytes, Answer::Lent);
+                self.answer(endpoint, now_ns, handle, tag, bytes, AnswerForm::Lent);
             }
         }
         None
@@ -325,21 +325,21 @@ impl Noise for MsgBuf {
     }
 }
 
-fn write_request(request: &mut [u8], tag: u64, wish: &Wish) {
+fn write_request(request: &mut [u8], tag: u64, wish: &CallWish) {
     request[..8].copy_from_slice(&tag.to_le_bytes());
     request[8..12].copy_from_slice(&(wish.response_bytes as u32).to_le_bytes());
     request[12..16].copy_from_slice(&(wish.answer as u32).to_le_bytes());
     write_pattern(&mut request[REQUEST_BYTES_MIN..], tag);
 }
 
-fn read_request(request: &[u8]) -> (u64, usize, Answer) {
+fn read_request(request: &[u8]) -> (u64, usize, AnswerForm) {
     let word = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().expect("four bytes"));
     let tag = u64::from(word(0)) | u64::from(word(4)) << 32;
     let answer = match word(12) {
-        0 => Answer::AtOnce,
-        1 => Answer::Lent,
-        2 => Answer::Later,
-        3 => Answer::Nested,
+        0 => AnswerForm::AtOnce,
+        1 => AnswerForm::Lent,
+        2 => AnswerForm::Later,
+        3 => AnswerForm::Nested,
         other => panic!("no client asks for answer {other}"),
     };
     (tag, word(8) as usize, answer)

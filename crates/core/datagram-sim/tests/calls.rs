@@ -1,7 +1,7 @@
 //! Calls over a network where nothing goes wrong.
 
 use provost_datagram::{Config, EndReason, Recovery, SessionId};
-use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
+use provost_datagram_sim::traffic::{AnswerForm, CallWish, Traffic};
 use provost_datagram_sim::{Host, Links, Simulation};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -18,7 +18,7 @@ fn connected(config: &Config, links: Links) -> (Simulation<Traffic>, SessionId) 
     (simulation, session)
 }
 
-fn call_all(simulation: &mut Simulation<Traffic>, session: SessionId, wishes: &[Wish]) {
+fn call_all(simulation: &mut Simulation<Traffic>, session: SessionId, wishes: &[CallWish]) {
     simulation.with(0, |client, endpoint, now_ns| {
         for wish in wishes {
             client.call(endpoint, now_ns, session, *wish).unwrap();
@@ -29,8 +29,8 @@ fn call_all(simulation: &mut Simulation<Traffic>, session: SessionId, wishes: &[
     assert!(done, "{:?}", simulation.endpoint(0).statistics());
 }
 
-const fn wish(request_bytes: usize, response_bytes: usize, answer: Answer) -> Wish {
-    Wish {
+const fn wish(request_bytes: usize, response_bytes: usize, answer: AnswerForm) -> CallWish {
+    CallWish {
         request_bytes,
         response_bytes,
         answer,
@@ -49,7 +49,12 @@ fn calls_of_every_size_and_kind_of_answer_are_answered() {
         let mut wishes = Vec::new();
         for request_bytes in sizes {
             for response_bytes in sizes.into_iter().chain([0, 1]) {
-                for answer in [Answer::AtOnce, Answer::Lent, Answer::Later, Answer::Nested] {
+                for answer in [
+                    AnswerForm::AtOnce,
+                    AnswerForm::Lent,
+                    AnswerForm::Later,
+                    AnswerForm::Nested,
+                ] {
                     wishes.push(wish(request_bytes, response_bytes, answer));
                 }
             }
@@ -75,7 +80,11 @@ fn eight_megabytes_go_each_way_near_the_speed_of_the_link() {
     let (mut simulation, session) = connected(&config, Links::default());
     let bytes = 8 << 20;
     let before_ns = simulation.now_ns();
-    call_all(&mut simulation, session, &[wish(bytes, bytes, Answer::AtOnce)]);
+    call_all(
+        &mut simulation,
+        session,
+        &[wish(bytes, bytes, AnswerForm::AtOnce)],
+    );
     let took_ns = simulation.now_ns() - before_ns;
     let rate = 2.0 * bytes as f64 / took_ns as f64;
     assert!(rate > 0.7 * 3.125, "{rate} bytes/ns");
@@ -93,13 +102,13 @@ fn a_session_that_is_closed_lets_its_calls_end_first() {
     simulation.with(0, |client, endpoint, now_ns| {
         for _ in 0..20 {
             client
-                .call(endpoint, now_ns, session, wish(50_000, 50_000, Answer::Later))
+                .call(endpoint, now_ns, session, wish(50_000, 50_000, AnswerForm::Later))
                 .unwrap();
         }
         endpoint.disconnect(now_ns, session);
         assert!(
             client
-                .call(endpoint, now_ns, session, wish(16, 16, Answer::AtOnce))
+                .call(endpoint, now_ns, session, wish(16, 16, AnswerForm::AtOnce))
                 .is_err()
         );
     });
@@ -119,7 +128,7 @@ fn a_long_handler_is_asked_after_rarely_and_its_session_lives() {
     simulation.with(1, |server, _, _| server.later_ns = 20 * SECOND_NS);
     simulation.with(0, |client, endpoint, now_ns| {
         client
-            .call(endpoint, now_ns, session, wish(16, 16, Answer::Later))
+            .call(endpoint, now_ns, session, wish(16, 16, AnswerForm::Later))
             .unwrap();
     });
     simulation.run_for(21 * SECOND_NS);

@@ -1,7 +1,7 @@
 //! Many clients send large requests to one server at once, over a switch with a shared buffer (the paper's table 5).
 
 use provost_datagram::{Algorithm, Config, CongestionConfig, DctcpConfig, SwiftConfig, TimelyConfig};
-use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
+use provost_datagram_sim::traffic::{AnswerForm, CallWish, Traffic};
 use provost_datagram_sim::{Host, Links, Simulation};
 
 const MS_NS: u64 = 1_000_000;
@@ -36,10 +36,10 @@ fn incast(
     }: &IncastLoad,
     algorithm: Algorithm,
 ) -> Outcome {
-    let request = Wish {
+    let request = CallWish {
         request_bytes,
         response_bytes: 32,
-        answer: Answer::AtOnce,
+        answer: AnswerForm::AtOnce,
     };
     let congestion = CongestionConfig {
         algorithm,

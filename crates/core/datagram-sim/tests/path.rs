@@ -4,8 +4,8 @@
 use provost_datagram::{
     Checking, Cipher, Config, PacketFallback, Recovery, Sealing, Security, SessionId, Statistics,
 };
-use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
-use provost_datagram_sim::{Faults, Host, Links, Random, Simulation};
+use provost_datagram_sim::traffic::{AnswerForm, CallWish, Traffic};
+use provost_datagram_sim::{Host, Links, PacketFaults, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 const SEEDS: std::ops::Range<u64> = 1..13;
@@ -49,14 +49,14 @@ fn connected(seed: u64, config: &Config) -> (Simulation<Traffic>, SessionId) {
     (simulation, session)
 }
 
-fn call(simulation: &mut Simulation<Traffic>, session: SessionId, wish: Wish) {
+fn call(simulation: &mut Simulation<Traffic>, session: SessionId, wish: CallWish) {
     simulation.with(CLIENT, |client, endpoint, now_ns| {
         client.call(endpoint, now_ns, session, wish).expect("it is taken");
     });
 }
 
 /// Something between a few bytes and many packets, each way.
-fn wish(random: &mut Random) -> Wish {
+fn wish(random: &mut Random) -> CallWish {
     let mut bytes = || match random.below(5) {
         0 => 32,
         1 => 1_448,
@@ -67,11 +67,11 @@ fn wish(random: &mut Random) -> Wish {
     };
     let (request_bytes, response_bytes) = (bytes().max(16), bytes());
     let answer = match random.below(3) {
-        0 => Answer::AtOnce,
-        1 => Answer::Lent,
-        _ => Answer::Later,
+        0 => AnswerForm::AtOnce,
+        1 => AnswerForm::Lent,
+        _ => AnswerForm::Later,
     };
-    Wish {
+    CallWish {
         request_bytes,
         response_bytes,
         answer,
@@ -85,10 +85,10 @@ fn statistics(simulation: &Simulation<Traffic>) -> Statistics {
 /// Packets that a large request takes.
 fn packets_of_large(simulation: &mut Simulation<Traffic>, session: SessionId) -> u64 {
     let before = statistics(simulation).packets_sent;
-    let large = Wish {
+    let large = CallWish {
         request_bytes: LARGE_BYTES,
         response_bytes: 32,
-        answer: Answer::AtOnce,
+        answer: AnswerForm::AtOnce,
     };
     call(simulation, session, large);
     simulation.run_for(100 * MS_NS);
@@ -97,7 +97,7 @@ fn packets_of_large(simulation: &mut Simulation<Traffic>, session: SessionId) ->
 }
 
 /// Makes calls, has the ways in these directions narrow from some moment on, and later wide again.
-fn narrow_and_widen(seed: u64, config: &Config, ways: &[(Host, Host)], faults: Faults) {
+fn narrow_and_widen(seed: u64, config: &Config, ways: &[(Host, Host)], faults: PacketFaults) {
     let (mut simulation, session) = connected(seed, config);
     simulation.network.faults = faults;
     let mut random = Random::new(seed);
@@ -124,7 +124,7 @@ fn narrow_and_widen(seed: u64, config: &Config, ways: &[(Host, Host)], faults: F
     );
     assert_eq!(simulation.application(SERVER).executed() as u64, CALLS);
     assert_eq!(counted.fallbacks, 1, "seed {seed}, {ways:?}: {counted:?}");
-    simulation.network.faults = Faults::default();
+    simulation.network.faults = PacketFaults::default();
     let packets = packets_of_large(&mut simulation, session);
     assert!(
         packets >= LARGE_PACKETS_SMALL,
@@ -151,7 +151,7 @@ fn calls_go_on_in_small_packets_while_full_size_ones_vanish() {
             seed,
             &config(),
             &[(CLIENT, SERVER), (SERVER, CLIENT)],
-            Faults::default(),
+            PacketFaults::default(),
         );
     }
 }
@@ -159,8 +159,8 @@ fn calls_go_on_in_small_packets_while_full_size_ones_vanish() {
 #[test]
 fn one_direction_is_enough() {
     for seed in SEEDS {
-        narrow_and_widen(seed, &config(), &[(CLIENT, SERVER)], Faults::default());
-        narrow_and_widen(seed, &config(), &[(SERVER, CLIENT)], Faults::default());
+        narrow_and_widen(seed, &config(), &[(CLIENT, SERVER)], PacketFaults::default());
+        narrow_and_widen(seed, &config(), &[(SERVER, CLIENT)], PacketFaults::default());
     }
 }
 
@@ -172,24 +172,24 @@ fn sealed_and_checked_packets_become_small_too() {
             security: sealed(),
             ..config()
         };
-        narrow_and_widen(seed, &sealed, &both, Faults::default());
+        narrow_and_widen(seed, &sealed, &both, PacketFaults::default());
         let checked = Config {
             checking: Checking::Crc32c,
             ..config()
         };
-        narrow_and_widen(seed, &checked, &both, Faults::default());
+        narrow_and_widen(seed, &checked, &both, PacketFaults::default());
     }
 }
 
 #[test]
 fn full_size_packets_that_come_late_do_no_harm() {
     // They are of calls that have begun anew in small packets, and are counted otherwise.
-    let faults = Faults {
+    let faults = PacketFaults {
         loss: 0.01,
         duplication: 0.05,
         delay: 0.1,
         delay_ns_max: 20 * MS_NS,
-        ..Faults::default()
+        ..PacketFaults::default()
     };
     for seed in 1..41 {
         let both = [(CLIENT, SERVER), (SERVER, CLIENT)];
@@ -211,12 +211,12 @@ fn neither_loss_nor_requests_that_are_held_make_packets_small() {
     for seed in SEEDS {
         let (mut simulation, session) = connected(seed, &config());
         let mut random = Random::new(seed);
-        simulation.network.faults = Faults {
+        simulation.network.faults = PacketFaults {
             loss: 0.03,
             duplication: 0.01,
             delay: 0.05,
             delay_ns_max: MS_NS,
-            ..Faults::default()
+            ..PacketFaults::default()
         };
         simulation.with(CLIENT, |client, _, _| client.later_ns = 200 * MS_NS);
         simulation.with(SERVER, |server, _, _| server.later_ns = 200 * MS_NS);
@@ -248,10 +248,10 @@ fn ends_that_do_not_both_fall_back_go_on_as_before() {
         "{packets}"
     );
     simulation.network.narrow(CLIENT, SERVER, Some(NARROW_BYTES));
-    let large = Wish {
+    let large = CallWish {
         request_bytes: LARGE_BYTES,
         response_bytes: 32,
-        answer: Answer::AtOnce,
+        answer: AnswerForm::AtOnce,
     };
     call(&mut simulation, session, large);
     simulation.run_for(500 * MS_NS);

@@ -4,24 +4,24 @@ use provost_datagram::{
     Algorithm, CallError, Config, CongestionConfig, EndReason, Recovery, Refusal, SessionId, SwiftConfig,
     TimelyConfig,
 };
-use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
-use provost_datagram_sim::{Faults, Host, Links, PacketDamage, Random, Simulation};
+use provost_datagram_sim::traffic::{AnswerForm, CallWish, Traffic};
+use provost_datagram_sim::{Host, Links, PacketDamage, PacketFaults, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
-const LARGE: Wish = Wish {
+const LARGE: CallWish = CallWish {
     request_bytes: 1 << 20,
     response_bytes: 32,
-    answer: Answer::AtOnce,
+    answer: AnswerForm::AtOnce,
 };
-const FETCHING: Wish = Wish {
+const FETCHING: CallWish = CallWish {
     request_bytes: 32,
     response_bytes: 1 << 20,
-    answer: Answer::AtOnce,
+    answer: AnswerForm::AtOnce,
 };
-const SMALL: Wish = Wish {
+const SMALL: CallWish = CallWish {
     request_bytes: 32,
     response_bytes: 32,
-    answer: Answer::AtOnce,
+    answer: AnswerForm::AtOnce,
 };
 
 fn config() -> Config {
@@ -44,14 +44,14 @@ fn connect(simulation: &mut Simulation<Traffic>, client: Host) -> SessionId {
     simulation.with(client, |_, endpoint, now_ns| endpoint.connect(now_ns, 1).unwrap())
 }
 
-fn call(simulation: &mut Simulation<Traffic>, session: SessionId, wish: Wish) {
+fn call(simulation: &mut Simulation<Traffic>, session: SessionId, wish: CallWish) {
     simulation.with(0, |client, endpoint, now_ns| {
         client.call(endpoint, now_ns, session, wish).unwrap();
     });
 }
 
 /// Bytes per nanosecond of large calls, one after another, under faults.
-fn throughput(recovery: Recovery, faults: Faults, wish: Wish) -> f64 {
+fn throughput(recovery: Recovery, faults: PacketFaults, wish: CallWish) -> f64 {
     let config = Config { recovery, ..config() };
     let (mut simulation, session) = connected(&config);
     simulation.network.faults = faults;
@@ -66,7 +66,7 @@ fn throughput(recovery: Recovery, faults: Faults, wish: Wish) -> f64 {
     simulation.application(0).bytes as f64 / ns as f64
 }
 
-const LOSS: Faults = Faults {
+const LOSS: PacketFaults = PacketFaults {
     loss: 1e-3,
     duplication: 0.0,
     delay: 0.0,
@@ -77,13 +77,13 @@ const LOSS: Faults = Faults {
 
 #[test]
 fn one_lost_packet_in_a_thousand_leaves_most_of_the_throughput() {
-    let response = Wish {
+    let response = CallWish {
         request_bytes: 32,
         response_bytes: 1 << 20,
         ..LARGE
     };
     for wish in [LARGE, response] {
-        let without = throughput(Recovery::Selective, Faults::default(), wish);
+        let without = throughput(Recovery::Selective, PacketFaults::default(), wish);
         let with = throughput(Recovery::Selective, LOSS, wish);
         let go_back_n = throughput(Recovery::GoBackN, LOSS, wish);
         println!("loss-free {without:.2}, selective {with:.2}, go-back-N {go_back_n:.2} bytes/ns");
@@ -94,10 +94,10 @@ fn one_lost_packet_in_a_thousand_leaves_most_of_the_throughput() {
 
 #[test]
 fn reordering_is_not_taken_for_loss() {
-    let faults = Faults {
+    let faults = PacketFaults {
         delay: 0.05,
         delay_ns_max: 10_000,
-        ..Faults::default()
+        ..PacketFaults::default()
     };
     let (mut simulation, session) = connected(&config());
     simulation.network.faults = faults;
@@ -119,8 +119,8 @@ fn a_peer_that_falls_silent_fails_every_call_once() {
             call(
                 &mut simulation,
                 session,
-                Wish {
-                    answer: Answer::Later,
+                CallWish {
+                    answer: AnswerForm::Later,
                     ..SMALL
                 },
             );
@@ -268,7 +268,7 @@ const ROUND_TRIPS_TO_RECOVER: u64 = 100;
 const SPAN_NS: u64 = MS_NS / 2;
 
 /// A process is off its core for a while, at a moment of chance.
-fn preempt(seed: u64, algorithm: Algorithm, wish: Wish, host: Host, off_ns: u64) -> Preempted {
+fn preempt(seed: u64, algorithm: Algorithm, wish: CallWish, host: Host, off_ns: u64) -> Preempted {
     let congestion = CongestionConfig {
         algorithm,
         ..CongestionConfig::default()

@@ -161,7 +161,7 @@ impl Controller {
     }
 
     /// Has the algorithm learn something, and notes what it makes of that.
-    fn tell(&mut self, something: impl FnOnce(&mut dyn CongestionControl)) {
+    fn apply(&mut self, something: impl FnOnce(&mut dyn CongestionControl)) {
         match &mut self.state {
             State::Off => return,
             State::Timely(timely) => something(timely),
@@ -211,12 +211,12 @@ impl Controller {
         if sample.rtt_ns.is_some() {
             self.slowed = None;
         }
-        self.tell(|algorithm| algorithm.acknowledged(sample));
+        self.apply(|algorithm| algorithm.acknowledged(sample));
     }
 
     #[cold]
     pub(crate) fn lost(&mut self, now_ns: u64) {
-        self.tell(|algorithm| algorithm.lost(now_ns));
+        self.apply(|algorithm| algorithm.lost(now_ns));
     }
 
     /// Nothing arrived in this time, again. Calls of one session that time out together tell it once.
@@ -230,7 +230,7 @@ impl Controller {
                 self.slowed = Some(Box::new(Slowed { state, at_ns: now_ns }));
             }
         }
-        self.tell(|algorithm| algorithm.timed_out(now_ns));
+        self.apply(|algorithm| algorithm.timed_out(now_ns));
     }
 
     /// The peer was off its core: what timed out says nothing of the network, and changes nothing. Says whether anything

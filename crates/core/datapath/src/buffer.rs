@@ -42,8 +42,8 @@ impl Buffer {
 /// The buffers of one runtime thread, and what it has copied in its round.
 #[derive(Debug, Default)]
 pub struct BufferPool {
-    free: Kept,
-    frames: Kept,
+    free: SpareBuffers,
+    frames: SpareBuffers,
     /// The time of the round in which [`BufferPool::note_copied`] was told last.
     copied_at: Nanos,
     copied_bytes: u64,
@@ -51,7 +51,7 @@ pub struct BufferPool {
 
 /// Buffers that wait for their next use.
 #[derive(Debug, Default)]
-struct Kept {
+struct SpareBuffers {
     buffers: Vec<Buffer>,
     bytes: usize,
 }
@@ -104,7 +104,7 @@ impl BufferPool {
     }
 }
 
-impl Kept {
+impl SpareBuffers {
     fn take(&mut self) -> Option<Buffer> {
         let buffer = self.buffers.pop()?;
         self.bytes -= buffer.bytes.capacity();

@@ -19,7 +19,7 @@ const NOWHERE: u32 = u32::MAX;
 pub struct CallTable<T> {
     hash: CallHash,
     /// A power of two of them.
-    places: Vec<Place>,
+    places: Vec<TablePlace>,
     values: Vec<Value<T>>,
     /// The first value that is free.
     free: u32,
@@ -27,7 +27,7 @@ pub struct CallTable<T> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TablePlace {
     call: u64,
     /// Index of its value, or [`NOWHERE`] for a place that is free.
     value: u32,
@@ -40,7 +40,7 @@ enum Value<T> {
     Of(T),
 }
 
-const FREE: Place = Place {
+const FREE: TablePlace = TablePlace {
     call: 0,
     value: NOWHERE,
 };
@@ -73,7 +73,7 @@ impl<T> CallTable<T> {
     /// What belongs to a call, to be looked at.
     #[must_use]
     pub fn get(&self, call: u64) -> Option<&T> {
-        let Seen::At(at) = self.look_for(call) else {
+        let TableSearch::At(at) = self.look_for(call) else {
             return None;
         };
         match &self.values[self.places[at].value as usize] {
@@ -86,7 +86,7 @@ impl<T> CallTable<T> {
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, call: u64) -> Option<&mut T> {
-        let Seen::At(at) = self.look_for(call) else {
+        let TableSearch::At(at) = self.look_for(call) else {
             return None;
         };
         self.value_at(at)
@@ -96,8 +96,8 @@ impl<T> CallTable<T> {
     #[inline]
     pub fn get_or_insert_with(&mut self, call: u64, value: impl FnOnce() -> T) -> Option<&mut T> {
         let at = match self.look_for(call) {
-            Seen::At(at) => at,
-            Seen::Free(at) => self.insert_at(at, call, value()),
+            TableSearch::At(at) => at,
+            TableSearch::Free(at) => self.insert_at(at, call, value()),
         };
         self.value_at(at)
     }
@@ -112,7 +112,7 @@ impl<T> CallTable<T> {
     /// Takes what belongs to a call.
     #[inline]
     pub fn remove(&mut self, call: u64) -> Option<T> {
-        let Seen::At(at) = self.look_for(call) else {
+        let TableSearch::At(at) = self.look_for(call) else {
             return None;
         };
         let index = self.places[at].value;
@@ -154,7 +154,7 @@ impl<T> Default for CallTable<T> {
 }
 
 /// Where a call is, or would be.
-enum Seen {
+enum TableSearch {
     At(usize),
     Free(usize),
 }
@@ -172,15 +172,15 @@ impl<T> CallTable<T> {
 
     /// Ends, as half of the places are free at least.
     #[inline]
-    fn look_for(&self, call: u64) -> Seen {
+    fn look_for(&self, call: u64) -> TableSearch {
         let mut at = self.home(call);
         loop {
             let place = &self.places[at];
             if place.value == NOWHERE {
-                return Seen::Free(at);
+                return TableSearch::Free(at);
             }
             if place.call == call {
-                return Seen::At(at);
+                return TableSearch::At(at);
             }
             at = self.next(at);
         }
@@ -211,7 +211,7 @@ impl<T> CallTable<T> {
             }
         };
         self.calls += 1;
-        self.places[at] = Place { call, value: index };
+        self.places[at] = TablePlace { call, value: index };
         if self.calls * PLACES_PER_CALL > self.places.len() {
             self.grow(call)
         } else {
@@ -225,12 +225,12 @@ impl<T> CallTable<T> {
         let places = vec![FREE; self.places.len() * 2];
         let old = std::mem::replace(&mut self.places, places);
         for place in old.into_iter().filter(|place| place.value != NOWHERE) {
-            if let Seen::Free(at) = self.look_for(place.call) {
+            if let TableSearch::Free(at) = self.look_for(place.call) {
                 self.places[at] = place;
             }
         }
         match self.look_for(call) {
-            Seen::At(at) | Seen::Free(at) => at,
+            TableSearch::At(at) | TableSearch::Free(at) => at,
         }
     }
 

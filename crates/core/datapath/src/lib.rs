@@ -40,7 +40,7 @@ pub use private_bytes::{
 };
 pub use queue::{Full, Queue};
 pub use state::{
-    BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,
+    BlockContent, InPlace, KeptMemory, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,
 };
 
 use std::io;

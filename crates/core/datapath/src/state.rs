@@ -152,12 +152,12 @@ pub enum NotSaved {
 /// is up to those who may (`provost_marshal::copy_foreign`); few are, those that are in frames already.
 pub struct InPlace<F: FnMut(&ForeignBytes, &mut Vec<u8>)> {
     copy: F,
-    kept: Kept,
+    kept: KeptMemory,
 }
 
 /// What [`InPlace`] saved beside the states, for their successors.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct KeptMemory {
     blocks: HashMap<u32, u32>,
     foreign: Vec<Option<ForeignBytes>>,
 }
@@ -167,12 +167,12 @@ impl<F: FnMut(&ForeignBytes, &mut Vec<u8>)> InPlace<F> {
     pub fn new(copy: F) -> InPlace<F> {
         InPlace {
             copy,
-            kept: Kept::default(),
+            kept: KeptMemory::default(),
         }
     }
 
     #[must_use]
-    pub fn into_restorer(self) -> Kept {
+    pub fn into_restorer(self) -> KeptMemory {
         self.kept
     }
 }
@@ -197,7 +197,7 @@ impl<F: FnMut(&ForeignBytes, &mut Vec<u8>)> Saver for InPlace<F> {
     }
 }
 
-impl Restorer for Kept {
+impl Restorer for KeptMemory {
     fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         match self.blocks.remove(&saved.at) {
             Some(bytes) if bytes == saved.bytes => Ok(saved),

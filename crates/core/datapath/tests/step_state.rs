@@ -7,8 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use provost_datapath::{
     BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered, InPlace,
-    Keepalive, Kept, NotSaved, Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver, Step,
-    Untrusted, message_offset,
+    Keepalive, KeptMemory, NotSaved, Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver,
+    Step, Untrusted, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -256,7 +256,7 @@ proptest! {
         let mut elsewhere = Elsewhere::default();
         let mut bytes = save(&steps, &mut elsewhere);
         for cut in 0..bytes.len() {
-            prop_assert!(restore(&bytes[..cut], &mut Kept::default()).is_err());
+            prop_assert!(restore(&bytes[..cut], &mut KeptMemory::default()).is_err());
         }
         let at = at % bytes.len();
         bytes[at] = value;

@@ -36,13 +36,13 @@ impl Tally {
 /// A counter to which each runtime adds on a cache line of its own.
 #[derive(Debug, Default)]
 pub struct Counter {
-    own: [Shard<Tally>; SHARDS],
-    shared: Shard<AtomicU64>,
+    own: [CounterShard<Tally>; SHARDS],
+    shared: CounterShard<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Shard<T>(T);
+struct CounterShard<T>(T);
 
 impl Counter {
     /// A counter at zero.

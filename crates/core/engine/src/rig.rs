@@ -62,14 +62,14 @@ impl Service {
     /// If it does not compile: the test is wrong.
     #[must_use]
     pub fn from_source(proto: &str) -> Service {
-        struct One(protox::file::File);
-        impl protox::file::FileResolver for One {
+        struct OneDatapath(protox::file::File);
+        impl protox::file::FileResolver for OneDatapath {
             fn open_file(&self, _name: &str) -> Result<protox::file::File, protox::Error> {
                 Ok(self.0.clone())
             }
         }
         let file = protox::file::File::from_source("test.proto", proto).expect("the source parses");
-        let mut compiler = protox::Compiler::with_file_resolver(One(file));
+        let mut compiler = protox::Compiler::with_file_resolver(OneDatapath(file));
         compiler.open_file("test.proto").expect("the source compiles");
         let bytes = compiler.encode_file_descriptor_set();
         let schema = Schema::from_descriptor_set(&bytes).expect("the schema is one that the project takes");
@@ -464,7 +464,7 @@ pub fn policy(
 /// The numbers that a policy reports, as `name{label=value}` and value; of a histogram its count.
 #[must_use]
 pub fn metrics(policy: &dyn Policy) -> Vec<(String, f64)> {
-    let mut seen = Seen(Vec::new());
+    let mut seen = SeenStep(Vec::new());
     policy.metrics(&mut seen);
     seen.0
 }
@@ -481,9 +481,9 @@ pub fn metric(policy: &dyn Policy, name: &str) -> f64 {
         .1
 }
 
-struct Seen(Vec<(String, f64)>);
+struct SeenStep(Vec<(String, f64)>);
 
-impl Seen {
+impl SeenStep {
     fn add(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<_> = labels
             .iter()
@@ -498,7 +498,7 @@ impl Seen {
     }
 }
 
-impl crate::MetricSink for Seen {
+impl crate::MetricSink for SeenStep {
     fn number(&mut self, metric: &'static crate::MetricDescription, labels: &[(&str, &str)], value: f64) {
         self.add(metric.name, labels, value);
     }

@@ -148,11 +148,11 @@ impl PipedEnd {
             let Some(event) = received.event.map(|event| owned(&event)) else {
                 return;
             };
-            self.hear(event);
+            self.on_event(event);
         }
     }
 
-    fn hear(&mut self, event: OwnedEvent) {
+    fn on_event(&mut self, event: OwnedEvent) {
         match event {
             OwnedEvent::Head(stream, HeadKind::Trailers, fields, _) => {
                 let heard = self.heard.get_mut(&stream).unwrap();

@@ -13,9 +13,9 @@ use provost_schema::{MessageId, Type};
 use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
 use crate::native::{self, UNIT, ordered_key};
-use crate::protobuf::{Wire, native_bits};
-use crate::records::{Content, Record, Records, varint_at};
-use crate::tables::{Field, REFERENCE_BYTES, Shape, StructIndex, WORD_BYTES, scalar_bytes};
+use crate::protobuf::{WireType, native_bits};
+use crate::records::{ProtobufRecord, RecordContent, Records, varint_at};
+use crate::tables::{FieldForm, REFERENCE_BYTES, StructIndex, TableField, WORD_BYTES, scalar_bytes};
 use crate::{DecodeError, Tables};
 
 /// Runs of records that the decoder keeps track of at one time.
@@ -28,7 +28,7 @@ const KEPT_MAX: usize = 4096;
 /// Memory that [`Tables::decode`] works with, kept so that it does not allocate for each message.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    runs: Vec<Run>,
+    runs: Vec<RecordRun>,
     pairs: Vec<MapPair>,
 }
 
@@ -50,7 +50,12 @@ impl Scratch {
     }
 
     /// Notes the pair of a map whose content this is, to be sorted.
-    pub(crate) fn note_pair(&mut self, input: &[u8], key: Type, content: Content) -> Result<(), DecodeError> {
+    pub(crate) fn note_pair(
+        &mut self,
+        input: &[u8],
+        key: Type,
+        content: RecordContent,
+    ) -> Result<(), DecodeError> {
         let key = key_of(input, key, content)?;
         if self.pairs.len() >= PAIRS_MAX {
             return Err(DecodeError::TooFragmented);
@@ -101,15 +106,15 @@ impl Scratch {
 }
 
 /// The key of a pair: the last one in it, or the default.
-fn key_of(input: &[u8], ty: Type, pair: Content) -> Result<u64, DecodeError> {
+fn key_of(input: &[u8], ty: Type, pair: RecordContent) -> Result<u64, DecodeError> {
     let mut key = ordered_key(ty, 0);
     for record in Records::new(input, pair) {
         let record = record?;
-        if record.number != 1 || record.wire != Wire::of(ty) {
+        if record.number != 1 || record.wire != WireType::of(ty) {
             continue;
         }
         key = match record.wire {
-            Wire::Len => u64::from(record.content.start) << 32 | u64::from(record.content.len()),
+            WireType::Len => u64::from(record.content.start) << 32 | u64::from(record.content.len()),
             _ => ordered_key(ty, native_bits(ty, record.value)),
         };
     }
@@ -118,7 +123,7 @@ fn key_of(input: &[u8], ty: Type, pair: Content) -> Result<u64, DecodeError> {
 
 /// Records of one field that follow each other.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct RecordRun {
     /// Index of the field in the tables.
     field: u32,
     start: u32,
@@ -130,14 +135,14 @@ struct Run {
 struct MapPair {
     /// A number that orders as the key does; of a string, where it is and its length.
     key: u64,
-    content: Content,
+    content: RecordContent,
 }
 
 /// Where the pieces of a message are.
 #[derive(Clone, Copy)]
-enum Pieces {
+enum MessagePieces {
     /// In one piece.
-    Whole(Content),
+    Whole(RecordContent),
     /// The contents of the records of these runs that begin at `from` or later.
     Runs { first: usize, end: usize, from: u32 },
 }
@@ -192,20 +197,26 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn root(&mut self, index: StructIndex) -> Result<u32, DecodeError> {
         let place = self.allocate(u64::from(self.tables.of(index).size))?;
-        let whole = Content {
+        let whole = RecordContent {
             start: 0,
             end: self.input.len() as u32,
         };
-        self.fill(index, place, Pieces::Whole(whole), 0)?;
+        self.fill(index, place, MessagePieces::Whole(whole), 0)?;
         Ok((self.out.len() - self.base) as u32)
     }
 
     /// Fills the struct at `at`, which is all zeros, from the pieces of its message.
-    fn fill(&mut self, index: StructIndex, at: u32, pieces: Pieces, depth: u32) -> Result<(), DecodeError> {
+    fn fill(
+        &mut self,
+        index: StructIndex,
+        at: u32,
+        pieces: MessagePieces,
+        depth: u32,
+    ) -> Result<(), DecodeError> {
         let first = self.scratch.runs.len();
         match pieces {
-            Pieces::Whole(content) => self.scan(index, at, content, first, depth)?,
-            Pieces::Runs {
+            MessagePieces::Whole(content) => self.scan(index, at, content, first, depth)?,
+            MessagePieces::Runs {
                 first: from_run,
                 end,
                 from,
@@ -231,7 +242,7 @@ impl<'a> Decoder<'a> {
         &mut self,
         index: StructIndex,
         at: u32,
-        piece: Content,
+        piece: RecordContent,
         first_run: usize,
         depth: u32,
     ) -> Result<(), DecodeError> {
@@ -246,16 +257,16 @@ impl<'a> Decoder<'a> {
                 continue;
             };
             let field = tables.field(field_index);
-            let single = Wire::of(field.ty);
-            let is_list = matches!(field.shape, Shape::List { .. });
+            let single = WireType::of(field.ty);
+            let is_list = matches!(field.shape, FieldForm::List { .. });
             // A field of another type than the schema's is an unknown field.
-            if matches!(field.shape, Shape::Map { .. }) && record.wire == Wire::Len
-                || is_list && (record.wire == Wire::Len || record.wire == single)
+            if matches!(field.shape, FieldForm::Map { .. }) && record.wire == WireType::Len
+                || is_list && (record.wire == WireType::Len || record.wire == single)
             {
                 self.note(field_index, record, first_run)?;
             } else if !is_list && record.wire == single {
                 self.mark_present(field, at, record.start);
-                if single == Wire::Len {
+                if single == WireType::Len {
                     self.note(field_index, record, first_run)?;
                 } else {
                     self.store(field.ty, at + field.at, native_bits(field.ty, record.value));
@@ -265,7 +276,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn note(&mut self, field: u32, record: Record, first_run: usize) -> Result<(), DecodeError> {
+    fn note(&mut self, field: u32, record: ProtobufRecord, first_run: usize) -> Result<(), DecodeError> {
         let (start, end) = (record.start, record.content.end);
         if let Some(last) = self.scratch.runs[first_run..].last_mut()
             && (last.field, last.end) == (field, start)
@@ -276,16 +287,16 @@ impl<'a> Decoder<'a> {
         if self.scratch.runs.len() >= RUNS_MAX {
             return Err(DecodeError::TooFragmented);
         }
-        self.scratch.runs.push(Run { field, start, end });
+        self.scratch.runs.push(RecordRun { field, start, end });
         Ok(())
     }
 
     /// Sets presence or tag. A member of a oneof that was not set before starts anew: the value of a message is where
     /// the first record of it is, until it is placed.
-    fn mark_present(&mut self, field: &Field, at: u32, record_start: u32) {
+    fn mark_present(&mut self, field: &TableField, at: u32, record_start: u32) {
         match field.shape {
-            Shape::Optional { present_at } => self.set_word(at + present_at, 1),
-            Shape::Member { tag_at, value_bytes } => {
+            FieldForm::Optional { present_at } => self.set_word(at + present_at, 1),
+            FieldForm::Member { tag_at, value_bytes } => {
                 if self.word(at + tag_at) == field.number {
                     return;
                 }
@@ -302,7 +313,7 @@ impl<'a> Decoder<'a> {
     /// Appends the blocks of the noted runs, which belong to the struct at `at`.
     fn place(&mut self, at: u32, first_run: usize, depth: u32) -> Result<(), DecodeError> {
         let runs = &mut self.scratch.runs[first_run..];
-        let order = |run: &Run| (run.field, run.start);
+        let order = |run: &RecordRun| (run.field, run.start);
         if !runs.is_sorted_by_key(order) {
             runs.sort_unstable_by_key(order);
         }
@@ -321,30 +332,30 @@ impl<'a> Decoder<'a> {
 
     fn place_field(
         &mut self,
-        field: Field,
+        field: TableField,
         base: u32,
         runs: Range<usize>,
         depth: u32,
     ) -> Result<(), DecodeError> {
         let at = base + field.at;
         let mut from = 0;
-        if let Shape::Member { tag_at, .. } = field.shape {
+        if let FieldForm::Member { tag_at, .. } = field.shape {
             if self.word(base + tag_at) != field.number {
                 return Ok(());
             }
             from = self.word(at);
         }
-        let pieces = Pieces::Runs {
+        let pieces = MessagePieces::Runs {
             first: runs.start,
             end: runs.end,
             from,
         };
         match (field.shape, field.ty) {
-            (Shape::Map { pair }, _) => self.map(pair, at, runs, depth),
-            (Shape::List { .. }, Type::Message(message)) => self.structs(message.0, at, runs, depth),
-            (Shape::List { .. }, Type::String | Type::Bytes) => self.texts(field.ty, at, runs),
-            (Shape::List { .. }, ty) => self.scalars(ty, at, runs),
-            (Shape::Always, Type::Message(message)) => self.fill(message.0, at, pieces, depth + 1),
+            (FieldForm::Map { pair }, _) => self.map(pair, at, runs, depth),
+            (FieldForm::List { .. }, Type::Message(message)) => self.structs(message.0, at, runs, depth),
+            (FieldForm::List { .. }, Type::String | Type::Bytes) => self.texts(field.ty, at, runs),
+            (FieldForm::List { .. }, ty) => self.scalars(ty, at, runs),
+            (FieldForm::Always, Type::Message(message)) => self.fill(message.0, at, pieces, depth + 1),
             (_, Type::Message(message)) => {
                 let place = self.allocate(u64::from(self.tables.of(message.0).size))?;
                 self.set_word(at, place / UNIT);
@@ -363,7 +374,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn text(&mut self, ty: Type, at: u32, content: Content) -> Result<(), DecodeError> {
+    fn text(&mut self, ty: Type, at: u32, content: RecordContent) -> Result<(), DecodeError> {
         let input = self.input;
         let bytes = &input[content.range()];
         if ty == Type::String && std::str::from_utf8(bytes).is_err() {
@@ -400,7 +411,7 @@ impl<'a> Decoder<'a> {
         let mut element = self.allocate_list(at, self.count_records(&runs)?, size)?;
         for run in runs {
             for record in self.records(self.scratch.runs[run]) {
-                self.fill(index, element, Pieces::Whole(record?.content), depth + 1)?;
+                self.fill(index, element, MessagePieces::Whole(record?.content), depth + 1)?;
                 element += size;
             }
         }
@@ -419,9 +430,11 @@ impl<'a> Decoder<'a> {
         for run in runs {
             for record in self.records(self.scratch.runs[run]) {
                 let record = record?;
-                element = match (record.wire, Wire::of(ty)) {
-                    (Wire::Len, Wire::Varint) => self.varints(ty, element, element_bytes, record.content)?,
-                    (Wire::Len, _) => self.fixed(element, record.content),
+                element = match (record.wire, WireType::of(ty)) {
+                    (WireType::Len, WireType::Varint) => {
+                        self.varints(ty, element, element_bytes, record.content)?
+                    }
+                    (WireType::Len, _) => self.fixed(element, record.content),
                     _ => {
                         self.store(ty, element, native_bits(ty, record.value));
                         element + element_bytes
@@ -432,14 +445,21 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn count_scalars(&self, ty: Type, element_bytes: u32, record: &Record) -> Result<u32, DecodeError> {
+    fn count_scalars(
+        &self,
+        ty: Type,
+        element_bytes: u32,
+        record: &ProtobufRecord,
+    ) -> Result<u32, DecodeError> {
         let content = &self.input[record.content.range()];
-        match (record.wire, Wire::of(ty)) {
-            (Wire::Len, Wire::Varint) => Ok(content.iter().filter(|byte| **byte < 0x80).count() as u32),
-            (Wire::Len, _) if content.len().is_multiple_of(element_bytes as usize) => {
+        match (record.wire, WireType::of(ty)) {
+            (WireType::Len, WireType::Varint) => {
+                Ok(content.iter().filter(|byte| **byte < 0x80).count() as u32)
+            }
+            (WireType::Len, _) if content.len().is_multiple_of(element_bytes as usize) => {
                 Ok(content.len() as u32 / element_bytes)
             }
-            (Wire::Len, _) => Err(DecodeError::Truncated { at: record.start }),
+            (WireType::Len, _) => Err(DecodeError::Truncated { at: record.start }),
             _ => Ok(1),
         }
     }
@@ -449,7 +469,7 @@ impl<'a> Decoder<'a> {
         ty: Type,
         mut element: u32,
         element_bytes: u32,
-        content: Content,
+        content: RecordContent,
     ) -> Result<u32, DecodeError> {
         let mut at = content.start;
         while at < content.end {
@@ -461,7 +481,7 @@ impl<'a> Decoder<'a> {
         Ok(element)
     }
 
-    fn fixed(&mut self, element: u32, content: Content) -> u32 {
+    fn fixed(&mut self, element: u32, content: RecordContent) -> u32 {
         let input = self.input;
         let bytes = &input[content.range()];
         self.slot(element, bytes.len() as u32).copy_from_slice(bytes);
@@ -484,7 +504,7 @@ impl<'a> Decoder<'a> {
             self.fill(
                 pair,
                 element,
-                Pieces::Whole(self.scratch.pairs[place].content),
+                MessagePieces::Whole(self.scratch.pairs[place].content),
                 depth,
             )?;
             element += of.size;
@@ -493,9 +513,9 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn records(&self, run: Run) -> Records<'a> {
-        let Run { start, end, .. } = run;
-        Records::new(self.input, Content { start, end })
+    fn records(&self, run: RecordRun) -> Records<'a> {
+        let RecordRun { start, end, .. } = run;
+        Records::new(self.input, RecordContent { start, end })
     }
 
     fn count_records(&self, runs: &Range<usize>) -> Result<u32, DecodeError> {

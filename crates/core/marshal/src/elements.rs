@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use provost_schema::Type;
 
 use crate::native;
-use crate::path::{Place, Value, View, scalar};
-use crate::tables::{Field, Shape, scalar_bytes};
+use crate::path::{StructPlace, Value, View, scalar};
+use crate::tables::{FieldForm, TableField, scalar_bytes};
 use crate::{ReadError, Tables};
 
 /// A list or a map of a message, to be read by index or by key without a copy.
@@ -28,13 +28,13 @@ impl Tables {
     /// What the field of the struct at `base` refers to; nothing if there is no such struct.
     pub(crate) fn elements_of<'a>(
         &self,
-        field: &Field,
+        field: &TableField,
         base: Option<u32>,
         message: View<'a>,
     ) -> Result<Elements<'a>, ReadError> {
         let (stride, key, value_at) = match field.shape {
-            Shape::List { .. } => (self.element_bytes(field.ty), None, 0),
-            Shape::Map { pair } => {
+            FieldForm::List { .. } => (self.element_bytes(field.ty), None, 0),
+            FieldForm::Map { pair } => {
                 let pair = self.of(pair);
                 let value_at = self.pair_value_at(pair).ok_or(ReadError)?;
                 (pair.size, pair.key, value_at)
@@ -90,8 +90,8 @@ impl<'a> Elements<'a> {
     }
 
     /// Where the message with this index is; `None` past the end.
-    pub fn place(&self, index: u32) -> Result<Option<Place>, ReadError> {
-        Ok(self.at(index)?.map(|at| Place(at + self.value_at)))
+    pub fn place(&self, index: u32) -> Result<Option<StructPlace>, ReadError> {
+        Ok(self.at(index)?.map(|at| StructPlace(at + self.value_at)))
     }
 
     /// The key with this index; `None` past the end and of a list.

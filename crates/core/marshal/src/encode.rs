@@ -7,8 +7,8 @@ use provost_schema::{MessageId, Type};
 use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
 use crate::native::{self, UNIT};
-use crate::protobuf::{Wire, to_varint};
-use crate::tables::{Field, REFERENCE_BYTES, Shape, StructIndex, scalar_bytes};
+use crate::protobuf::{WireType, to_varint};
+use crate::tables::{FieldForm, REFERENCE_BYTES, StructIndex, TableField, scalar_bytes};
 use crate::{EncodeError, MessageError, Tables};
 
 /// Room that the encoder asks for beyond what a message's native form takes, in bytes.
@@ -82,20 +82,22 @@ impl Encoder<'_> {
         fields.try_for_each(|&field| self.field(tables.field(field), base, depth))
     }
 
-    fn field(&mut self, field: &Field, base: u32, depth: u32) -> Result<(), EncodeError> {
+    fn field(&mut self, field: &TableField, base: u32, depth: u32) -> Result<(), EncodeError> {
         let at = base + field.at;
         let is_present = match field.shape {
-            Shape::Implicit => self.is_not_default(field.ty, at)?,
-            Shape::Always => true,
-            Shape::Optional { present_at } => self.word(base + present_at)? != 0,
-            Shape::Member { tag_at, .. } => self.word(base + tag_at)? == field.number,
-            Shape::List { packed: true } => return self.packed(field, at),
-            Shape::List { packed: false } => return self.list(field, at, depth),
-            Shape::Map { pair } => return self.structs(field, pair, at, depth),
+            FieldForm::Implicit => self.is_not_default(field.ty, at)?,
+            FieldForm::Always => true,
+            FieldForm::Optional { present_at } => self.word(base + present_at)? != 0,
+            FieldForm::Member { tag_at, .. } => self.word(base + tag_at)? == field.number,
+            FieldForm::List { packed: true } => return self.packed(field, at),
+            FieldForm::List { packed: false } => return self.list(field, at, depth),
+            FieldForm::Map { pair } => return self.structs(field, pair, at, depth),
         };
         match (is_present, field.ty, field.shape) {
             (false, ..) => Ok(()),
-            (true, Type::Message(message), Shape::Always) => self.delimited(field, message.0, at, depth + 1),
+            (true, Type::Message(message), FieldForm::Always) => {
+                self.delimited(field, message.0, at, depth + 1)
+            }
             (true, Type::Message(message), _) => {
                 let place = self.boxed(message.0, at)?;
                 self.delimited(field, message.0, place, depth + 1)
@@ -113,8 +115,8 @@ impl Encoder<'_> {
 
     /// Writes a record of a value that is not a message.
     fn value(&mut self, number: u32, ty: Type, at: u32) -> Result<(), EncodeError> {
-        let wire = Wire::of(ty);
-        if wire == Wire::Len {
+        let wire = WireType::of(ty);
+        if wire == WireType::Len {
             let (place, bytes) = self.block(at, 1)?;
             let linear = self.linear;
             let bytes = native::slice(linear, place, bytes).ok_or(misplaced(at))?;
@@ -129,9 +131,9 @@ impl Encoder<'_> {
     }
 
     fn scalar(&mut self, ty: Type, bits: u64) {
-        match Wire::of(ty) {
-            Wire::Fixed32 => self.out.put_array((bits as u32).to_le_bytes()),
-            Wire::Fixed64 => self.out.put_array(bits.to_le_bytes()),
+        match WireType::of(ty) {
+            WireType::Fixed32 => self.out.put_array((bits as u32).to_le_bytes()),
+            WireType::Fixed64 => self.out.put_array(bits.to_le_bytes()),
             _ => self.out.varint(to_varint(ty, bits)),
         }
     }
@@ -139,7 +141,7 @@ impl Encoder<'_> {
     /// Writes a record of the struct at `base`.
     fn delimited(
         &mut self,
-        field: &Field,
+        field: &TableField,
         index: StructIndex,
         base: u32,
         depth: u32,
@@ -148,11 +150,11 @@ impl Encoder<'_> {
         self.fields(index, base, depth)?;
         let bytes = self.out.written().saturating_sub(end);
         self.out.varint(bytes as u64);
-        self.out.varint(u64::from(Wire::Len.tag(field.number)));
+        self.out.varint(u64::from(WireType::Len.tag(field.number)));
         Ok(())
     }
 
-    fn packed(&mut self, field: &Field, at: u32) -> Result<(), EncodeError> {
+    fn packed(&mut self, field: &TableField, at: u32) -> Result<(), EncodeError> {
         let element_bytes = scalar_bytes(field.ty).unwrap_or(REFERENCE_BYTES);
         let (place, count) = self.block(at, element_bytes)?;
         if count == 0 {
@@ -161,13 +163,13 @@ impl Encoder<'_> {
         let linear = self.linear;
         let elements = native::slice(linear, place, count * element_bytes).ok_or(misplaced(at))?;
         let end = self.out.written();
-        match Wire::of(field.ty) {
-            Wire::Varint => self.varints(field.ty, elements),
+        match WireType::of(field.ty) {
+            WireType::Varint => self.varints(field.ty, elements),
             _ => self.out.put(elements),
         }
         let bytes = self.out.written().saturating_sub(end);
         self.out.varint(bytes as u64);
-        self.out.varint(u64::from(Wire::Len.tag(field.number)));
+        self.out.varint(u64::from(WireType::Len.tag(field.number)));
         Ok(())
     }
 
@@ -199,7 +201,7 @@ impl Encoder<'_> {
         }
     }
 
-    fn list(&mut self, field: &Field, at: u32, depth: u32) -> Result<(), EncodeError> {
+    fn list(&mut self, field: &TableField, at: u32, depth: u32) -> Result<(), EncodeError> {
         if let Type::Message(message) = field.ty {
             return self.structs(field, message.0, at, depth + 1);
         }
@@ -211,7 +213,13 @@ impl Encoder<'_> {
             .try_for_each(|place| self.value(field.number, field.ty, place))
     }
 
-    fn structs(&mut self, field: &Field, index: StructIndex, at: u32, depth: u32) -> Result<(), EncodeError> {
+    fn structs(
+        &mut self,
+        field: &TableField,
+        index: StructIndex,
+        at: u32,
+        depth: u32,
+    ) -> Result<(), EncodeError> {
         let size = self.tables.of(index).size;
         let (place, count) = self.block(at, size)?;
         (0..count)

@@ -115,7 +115,7 @@ impl Tables {
             tables: self,
             source,
             base: 0,
-            head: &mut Place {
+            head: &mut FixedMemory {
                 bytes: out,
                 length: 0,
             },
@@ -132,7 +132,7 @@ impl Tables {
 }
 
 /// Where the head of a message is put together.
-trait Head {
+trait HeadMemory {
     fn bytes(&self) -> &[u8];
     fn bytes_mut(&mut self) -> &mut [u8];
     fn truncate(&mut self, bytes: usize);
@@ -140,7 +140,7 @@ trait Head {
     fn append(&mut self, source: &ForeignRegion, off8: u32, bytes: u32) -> Result<(), GatherError>;
 }
 
-impl Head for Vec<u8> {
+impl HeadMemory for Vec<u8> {
     fn bytes(&self) -> &[u8] {
         self
     }
@@ -156,12 +156,12 @@ impl Head for Vec<u8> {
 }
 
 /// Memory of a fixed size, of which so much is used.
-struct Place<'a> {
+struct FixedMemory<'a> {
     bytes: &'a mut [u8],
     length: usize,
 }
 
-impl Head for Place<'_> {
+impl HeadMemory for FixedMemory<'_> {
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -208,7 +208,7 @@ struct Gatherer<'a, H> {
     bytes_max: u32,
 }
 
-impl<H: Head> Gatherer<'_, H> {
+impl<H: HeadMemory> Gatherer<'_, H> {
     fn message(&mut self, index: StructIndex, root: u32) -> Result<u32, GatherError> {
         let at = self.block(root, u64::from(self.tables.of(index).size))?;
         self.follow(index, at, 0)?;

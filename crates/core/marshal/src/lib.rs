@@ -26,5 +26,5 @@ pub use elements::Elements;
 pub use error::{DecodeError, EncodeError, GatherError, MessageError, PathError, ReadError, TableError};
 pub use foreign::{ForeignRegion, copy_foreign, copy_foreign_to, linearize};
 pub use gather::{GatherOutcome, Leaf};
-pub use path::{FieldPath, Place, Value, View};
+pub use path::{FieldPath, StructPlace, Value, View};
 pub use tables::Tables;

@@ -5,7 +5,7 @@ use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
 use crate::elements::Elements;
 use crate::native;
-use crate::tables::{Field, Shape, StructIndex, scalar_bytes};
+use crate::tables::{FieldForm, StructIndex, TableField, scalar_bytes};
 use crate::{PathError, ReadError, Tables};
 
 /// A field of a message or of the messages in it, found once by name and then read of many messages.
@@ -14,8 +14,8 @@ pub struct FieldPath {
     /// The message that the path begins in.
     pub(crate) root: StructIndex,
     /// Singular messages on the way.
-    pub(crate) through: Vec<Field>,
-    pub(crate) last: Field,
+    pub(crate) through: Vec<TableField>,
+    pub(crate) last: TableField,
 }
 
 /// A whole message in the native layout.
@@ -27,11 +27,11 @@ pub struct View<'a> {
 
 /// Where the struct of a message is in a view: the message itself, or one in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub(crate) u32);
+pub struct StructPlace(pub(crate) u32);
 
-impl Place {
+impl StructPlace {
     /// Of the message itself.
-    pub const ROOT: Place = Place(0);
+    pub const ROOT: StructPlace = StructPlace(0);
 }
 
 impl<'a> View<'a> {
@@ -100,7 +100,7 @@ impl Tables {
         for name in through.into_iter().flat_map(|through| through.split('.')) {
             let field = self.step(within, name)?;
             within = match (field.ty, field.shape) {
-                (Type::Message(inner), Shape::Optional { .. } | Shape::Member { .. }) => inner,
+                (Type::Message(inner), FieldForm::Optional { .. } | FieldForm::Member { .. }) => inner,
                 _ => {
                     return Err(PathError::NotAMessage {
                         message: self.name(within),
@@ -124,7 +124,7 @@ impl Tables {
     /// Of a message that is not whole, such as a gathered one whose leaves are elsewhere, what is not there cannot be
     /// told from the rest: that is an error, never `None`.
     pub fn read<'a>(&self, path: &FieldPath, message: View<'a>) -> Result<Option<Value<'a>>, ReadError> {
-        self.read_at(path, message, Place::ROOT)
+        self.read_at(path, message, StructPlace::ROOT)
     }
 
     /// As [`Tables::read`], of a message in the view: the path must be one of that message's type.
@@ -132,7 +132,7 @@ impl Tables {
         &self,
         path: &FieldPath,
         message: View<'a>,
-        within: Place,
+        within: StructPlace,
     ) -> Result<Option<Value<'a>>, ReadError> {
         match path.find(message, within)? {
             Some(base) => value(&path.last, base, message).map(Some),
@@ -146,9 +146,9 @@ impl Tables {
         &self,
         path: &FieldPath,
         message: View<'_>,
-        within: Place,
+        within: StructPlace,
     ) -> Result<Option<u32>, ReadError> {
-        let is_list = matches!(path.last.shape, Shape::List { .. } | Shape::Map { .. });
+        let is_list = matches!(path.last.shape, FieldForm::List { .. } | FieldForm::Map { .. });
         if !is_list && !matches!(path.last.ty, Type::String | Type::Bytes) {
             return Err(ReadError);
         }
@@ -163,14 +163,17 @@ impl Tables {
         &self,
         path: &FieldPath,
         message: View<'_>,
-        within: Place,
-    ) -> Result<Option<Place>, ReadError> {
-        let is_singular = matches!(path.last.shape, Shape::Optional { .. } | Shape::Member { .. });
+        within: StructPlace,
+    ) -> Result<Option<StructPlace>, ReadError> {
+        let is_singular = matches!(
+            path.last.shape,
+            FieldForm::Optional { .. } | FieldForm::Member { .. }
+        );
         if !is_singular || !matches!(path.last.ty, Type::Message(_)) {
             return Err(ReadError);
         }
         match path.find(message, within)? {
-            Some(base) => follow(&path.last, base, message).map(|place| Some(Place(place))),
+            Some(base) => follow(&path.last, base, message).map(|place| Some(StructPlace(place))),
             None => Ok(None),
         }
     }
@@ -180,13 +183,13 @@ impl Tables {
         &self,
         path: &FieldPath,
         message: View<'a>,
-        within: Place,
+        within: StructPlace,
     ) -> Result<Elements<'a>, ReadError> {
         let base = path.find(message, within)?;
         self.elements_of(&path.last, base, message)
     }
 
-    fn step(&self, within: MessageId, name: &str) -> Result<Field, PathError> {
+    fn step(&self, within: MessageId, name: &str) -> Result<TableField, PathError> {
         let field = self
             .message(within)
             .and_then(|index| self.field_named(self.of(index), name));
@@ -203,7 +206,7 @@ impl Tables {
 
 impl FieldPath {
     /// Where the struct is that the last field is in, if that field is present.
-    fn find(&self, message: View<'_>, within: Place) -> Result<Option<u32>, ReadError> {
+    fn find(&self, message: View<'_>, within: StructPlace) -> Result<Option<u32>, ReadError> {
         // So that a place within the bytes and one within a struct can be added.
         if message.bytes.len() > MESSAGE_BYTES_MAX as usize || within.0 as usize > message.bytes.len() {
             return Err(ReadError);
@@ -220,7 +223,7 @@ impl FieldPath {
 }
 
 /// Where the singular message is that a field refers to.
-fn follow(field: &Field, base: u32, message: View<'_>) -> Result<u32, ReadError> {
+fn follow(field: &TableField, base: u32, message: View<'_>) -> Result<u32, ReadError> {
     let off8 = message.word(base + field.at)?;
     let place = native::place(off8, message.window_at).ok_or(ReadError)?;
     if (place as usize) < message.bytes.len() {
@@ -230,17 +233,17 @@ fn follow(field: &Field, base: u32, message: View<'_>) -> Result<u32, ReadError>
     }
 }
 
-fn is_present(field: &Field, base: u32, message: View<'_>) -> Result<bool, ReadError> {
+fn is_present(field: &TableField, base: u32, message: View<'_>) -> Result<bool, ReadError> {
     Ok(match field.shape {
-        Shape::Optional { present_at } => message.word(base + present_at)? != 0,
-        Shape::Member { tag_at, .. } => message.word(base + tag_at)? == field.number,
-        Shape::Implicit | Shape::Always | Shape::List { .. } | Shape::Map { .. } => true,
+        FieldForm::Optional { present_at } => message.word(base + present_at)? != 0,
+        FieldForm::Member { tag_at, .. } => message.word(base + tag_at)? == field.number,
+        FieldForm::Implicit | FieldForm::Always | FieldForm::List { .. } | FieldForm::Map { .. } => true,
     })
 }
 
-fn value<'a>(field: &Field, base: u32, message: View<'a>) -> Result<Value<'a>, ReadError> {
+fn value<'a>(field: &TableField, base: u32, message: View<'a>) -> Result<Value<'a>, ReadError> {
     let at = base + field.at;
-    if let Shape::List { .. } | Shape::Map { .. } = field.shape {
+    if let FieldForm::List { .. } | FieldForm::Map { .. } = field.shape {
         return Ok(Value::List(
             native::reference(message.bytes, at).ok_or(ReadError)?.1,
         ));

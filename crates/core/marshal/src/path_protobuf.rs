@@ -7,9 +7,9 @@ use provost_schema::Type;
 use provost_wire::limits::MESSAGE_BYTES_MAX;
 
 use crate::path::number_value;
-use crate::protobuf::{Wire, native_bits};
-use crate::records::{Content, Record, Records, varint_at};
-use crate::tables::{Field, Shape, StructIndex, scalar_bytes};
+use crate::protobuf::{WireType, native_bits};
+use crate::records::{ProtobufRecord, RecordContent, Records, varint_at};
+use crate::tables::{FieldForm, StructIndex, TableField, scalar_bytes};
 use crate::{DecodeError, FieldPath, Scratch, Tables, Value};
 
 /// Bytes of packed varints, of a group or of a map's pair that take as long to walk as a record does.
@@ -59,7 +59,7 @@ impl Tables {
             records_left: Some(records_max),
             error: None,
         };
-        let whole = Content {
+        let whole = RecordContent {
             start: 0,
             end: protobuf.len() as u32,
         };
@@ -80,7 +80,7 @@ struct PathWalk<'a, 'b> {
     /// How many of the messages on the way are there.
     present: usize,
     /// The last record of a field that is no list.
-    found: Option<Record>,
+    found: Option<ProtobufRecord>,
     /// Elements of a list.
     count: u32,
     /// Records that may still be walked; none, once there were more.
@@ -91,7 +91,7 @@ struct PathWalk<'a, 'b> {
 
 impl<'a> PathWalk<'a, '_> {
     /// Walks a piece of the message that is so many steps down the path.
-    fn message(&mut self, level: usize, index: StructIndex, piece: Content) {
+    fn message(&mut self, level: usize, index: StructIndex, piece: RecordContent) {
         let path = self.path;
         let field = path.through.get(level).unwrap_or(&path.last);
         for record in Records::new(self.input, piece) {
@@ -102,13 +102,13 @@ impl<'a> PathWalk<'a, '_> {
                 Ok(record) => record,
                 Err(error) => return self.fail(error),
             };
-            if record.wire == Wire::GroupStart {
+            if record.wire == WireType::GroupStart {
                 self.spend(record.content.len() / SPENT_RECORD_BYTES);
             }
             if record.number != field.number {
                 self.other(level, index, field, &record);
             } else if let (true, Type::Message(inner)) = (level < path.through.len(), field.ty) {
-                if record.wire == Wire::Len {
+                if record.wire == WireType::Len {
                     self.present = self.present.max(level + 1);
                     self.message(level + 1, inner.0, record.content);
                 }
@@ -119,8 +119,8 @@ impl<'a> PathWalk<'a, '_> {
     }
 
     /// Another field than that of the path. A member of the same oneof takes the place of all that was found.
-    fn other(&mut self, level: usize, index: StructIndex, field: &Field, record: &Record) {
-        let Shape::Member { tag_at, .. } = field.shape else {
+    fn other(&mut self, level: usize, index: StructIndex, field: &TableField, record: &ProtobufRecord) {
+        let FieldForm::Member { tag_at, .. } = field.shape else {
             return;
         };
         let tables = self.tables;
@@ -128,8 +128,8 @@ impl<'a> PathWalk<'a, '_> {
             return;
         };
         let other = tables.field(other);
-        let is_member = matches!(other.shape, Shape::Member { tag_at: at, .. } if at == tag_at);
-        if is_member && record.wire == Wire::of(other.ty) {
+        let is_member = matches!(other.shape, FieldForm::Member { tag_at: at, .. } if at == tag_at);
+        if is_member && record.wire == WireType::of(other.ty) {
             self.present = self.present.min(level);
             self.found = None;
             self.count = 0;
@@ -139,18 +139,20 @@ impl<'a> PathWalk<'a, '_> {
     }
 
     /// A record of the field at the path's end. One of another type than the schema's is an unknown field.
-    fn last(&mut self, record: &Record) -> Result<(), DecodeError> {
+    fn last(&mut self, record: &ProtobufRecord) -> Result<(), DecodeError> {
         let field = &self.path.last;
-        let single = Wire::of(field.ty);
+        let single = WireType::of(field.ty);
         match field.shape {
-            Shape::Map { pair } if record.wire == Wire::Len => {
+            FieldForm::Map { pair } if record.wire == WireType::Len => {
                 let key = self.tables.of(pair).key.unwrap_or(Type::Bool);
                 self.spend(record.content.len() / SPENT_RECORD_BYTES);
                 self.scratch.note_pair(self.input, key, record.content)?;
             }
-            Shape::List { .. } if record.wire == single => self.count += 1,
-            Shape::List { .. } if record.wire == Wire::Len => self.count += self.packed(single, record)?,
-            Shape::List { .. } | Shape::Map { .. } => {}
+            FieldForm::List { .. } if record.wire == single => self.count += 1,
+            FieldForm::List { .. } if record.wire == WireType::Len => {
+                self.count += self.packed(single, record)?
+            }
+            FieldForm::List { .. } | FieldForm::Map { .. } => {}
             _ if record.wire == single => self.found = Some(*record),
             _ => {}
         }
@@ -158,9 +160,9 @@ impl<'a> PathWalk<'a, '_> {
     }
 
     /// How many numbers there are in a packed list.
-    fn packed(&mut self, single: Wire, record: &Record) -> Result<u32, DecodeError> {
-        let Content { start, end } = record.content;
-        if single != Wire::Varint {
+    fn packed(&mut self, single: WireType, record: &ProtobufRecord) -> Result<u32, DecodeError> {
+        let RecordContent { start, end } = record.content;
+        if single != WireType::Varint {
             let element_bytes = scalar_bytes(self.path.last.ty).unwrap_or(1);
             let is_whole = record.content.len().is_multiple_of(element_bytes);
             let truncated = DecodeError::Truncated { at: record.start };
@@ -197,21 +199,25 @@ impl<'a> PathWalk<'a, '_> {
         if self.present < self.path.through.len() {
             return Ok(None);
         }
-        let Field { ty, shape, .. } = self.path.last;
+        let TableField { ty, shape, .. } = self.path.last;
         match (shape, self.found) {
-            (Shape::List { .. }, _) => Ok(Some(Value::List(self.count))),
-            (Shape::Map { pair }, _) => {
+            (FieldForm::List { .. }, _) => Ok(Some(Value::List(self.count))),
+            (FieldForm::Map { pair }, _) => {
                 let key = self.tables.of(pair).key.unwrap_or(Type::Bool);
                 Ok(Some(Value::List(self.scratch.count_pairs(self.input, key))))
             }
-            (Shape::Optional { .. } | Shape::Member { .. }, None) => Ok(None),
+            (FieldForm::Optional { .. } | FieldForm::Member { .. }, None) => Ok(None),
             (_, found) => single_value(ty, found, self.input).map(Some),
         }
     }
 }
 
 /// The value of a record, or the default of its type.
-fn single_value<'a>(ty: Type, found: Option<Record>, input: &'a [u8]) -> Result<Value<'a>, DecodeError> {
+fn single_value<'a>(
+    ty: Type,
+    found: Option<ProtobufRecord>,
+    input: &'a [u8],
+) -> Result<Value<'a>, DecodeError> {
     let bytes = || found.map_or(&[][..], |record| &input[record.content.range()]);
     Ok(match ty {
         Type::Message(_) => Value::Message,

@@ -5,7 +5,7 @@ use provost_schema::Type;
 /// How the value of a record is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Wire {
+pub(crate) enum WireType {
     Varint = 0,
     Fixed64 = 1,
     Len = 2,
@@ -14,29 +14,29 @@ pub(crate) enum Wire {
     Fixed32 = 5,
 }
 
-impl Wire {
-    pub(crate) fn from_tag(tag: u32) -> Option<Wire> {
+impl WireType {
+    pub(crate) fn from_tag(tag: u32) -> Option<WireType> {
         Some(match tag & 7 {
-            0 => Wire::Varint,
-            1 => Wire::Fixed64,
-            2 => Wire::Len,
-            3 => Wire::GroupStart,
-            4 => Wire::GroupEnd,
-            5 => Wire::Fixed32,
+            0 => WireType::Varint,
+            1 => WireType::Fixed64,
+            2 => WireType::Len,
+            3 => WireType::GroupStart,
+            4 => WireType::GroupEnd,
+            5 => WireType::Fixed32,
             _ => return None,
         })
     }
 
     /// How a single value of a type is delimited.
-    pub(crate) fn of(ty: Type) -> Wire {
+    pub(crate) fn of(ty: Type) -> WireType {
         match ty {
-            Type::Bool | Type::Enum(_) => Wire::Varint,
+            Type::Bool | Type::Enum(_) => WireType::Varint,
             Type::Int32 | Type::Sint32 | Type::Uint32 | Type::Int64 | Type::Sint64 | Type::Uint64 => {
-                Wire::Varint
+                WireType::Varint
             }
-            Type::Fixed32 | Type::Sfixed32 | Type::Float => Wire::Fixed32,
-            Type::Fixed64 | Type::Sfixed64 | Type::Double => Wire::Fixed64,
-            Type::String | Type::Bytes | Type::Message(_) => Wire::Len,
+            Type::Fixed32 | Type::Sfixed32 | Type::Float => WireType::Fixed32,
+            Type::Fixed64 | Type::Sfixed64 | Type::Double => WireType::Fixed64,
+            Type::String | Type::Bytes | Type::Message(_) => WireType::Len,
         }
     }
 

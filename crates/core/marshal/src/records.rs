@@ -5,19 +5,19 @@ use std::ops::Range;
 use provost_wire::limits::NESTING_MAX;
 
 use crate::DecodeError;
-use crate::protobuf::Wire;
+use crate::protobuf::WireType;
 
 /// Bytes of the longest varint.
 const VARINT_BYTES_MAX: u32 = 10;
 
 /// A range of the protobuf bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
+pub(crate) struct RecordContent {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-impl Content {
+impl RecordContent {
     pub(crate) fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -29,13 +29,13 @@ impl Content {
 
 /// A field number and a value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct ProtobufRecord {
     pub(crate) number: u32,
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireType,
     /// Where its tag begins.
     pub(crate) start: u32,
     /// Where its value is; the record ends with it.
-    pub(crate) content: Content,
+    pub(crate) content: RecordContent,
     /// The value of a varint or of fixed bytes; the length of others.
     pub(crate) value: u64,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Records<'a> {
 
 impl<'a> Records<'a> {
     /// `range` must be inside `input`.
-    pub(crate) fn new(input: &'a [u8], range: Content) -> Records<'a> {
+    pub(crate) fn new(input: &'a [u8], range: RecordContent) -> Records<'a> {
         Records {
             input,
             at: range.start,
@@ -59,7 +59,7 @@ impl<'a> Records<'a> {
 }
 
 impl Iterator for Records<'_> {
-    type Item = Result<Record, DecodeError>;
+    type Item = Result<ProtobufRecord, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
@@ -93,41 +93,41 @@ pub(crate) fn varint_at(input: &[u8], at: u32, end: u32) -> Result<(u64, u32), D
     }
 }
 
-fn record_at(input: &[u8], start: u32, end: u32, depth: u32) -> Result<Record, DecodeError> {
+fn record_at(input: &[u8], start: u32, end: u32, depth: u32) -> Result<ProtobufRecord, DecodeError> {
     let malformed = DecodeError::Malformed { at: start };
     let (tag, at) = varint_at(input, start, end)?;
     let tag = u32::try_from(tag).map_err(|_| malformed)?;
-    let wire = Wire::from_tag(tag).ok_or(malformed)?;
+    let wire = WireType::from_tag(tag).ok_or(malformed)?;
     let number = tag >> 3;
     let (value, content) = match wire {
         _ if number == 0 => return Err(malformed),
-        Wire::Varint => {
+        WireType::Varint => {
             let (value, end) = varint_at(input, at, end)?;
-            (value, Content { start: at, end })
+            (value, RecordContent { start: at, end })
         }
-        Wire::Fixed32 => fixed_at::<4>(input, start, at, end)?,
-        Wire::Fixed64 => fixed_at::<8>(input, start, at, end)?,
-        Wire::Len => {
+        WireType::Fixed32 => fixed_at::<4>(input, start, at, end)?,
+        WireType::Fixed64 => fixed_at::<8>(input, start, at, end)?,
+        WireType::Len => {
             let (bytes, at) = varint_at(input, at, end)?;
             if bytes > u64::from(end - at) {
                 return Err(DecodeError::Truncated { at: start });
             }
             (
                 bytes,
-                Content {
+                RecordContent {
                     start: at,
                     end: at + bytes as u32,
                 },
             )
         }
-        Wire::GroupStart => {
+        WireType::GroupStart => {
             let end = group_end(input, number, at, end, depth + 1)?;
-            (0, Content { start: at, end })
+            (0, RecordContent { start: at, end })
         }
-        Wire::GroupEnd if depth > 0 => (0, Content { start: at, end: at }),
-        Wire::GroupEnd => return Err(malformed),
+        WireType::GroupEnd if depth > 0 => (0, RecordContent { start: at, end: at }),
+        WireType::GroupEnd => return Err(malformed),
     };
-    Ok(Record {
+    Ok(ProtobufRecord {
         number,
         wire,
         start,
@@ -141,7 +141,7 @@ fn fixed_at<const BYTES: usize>(
     start: u32,
     at: u32,
     end: u32,
-) -> Result<(u64, Content), DecodeError> {
+) -> Result<(u64, RecordContent), DecodeError> {
     let bytes = input
         .get(at as usize..end as usize)
         .and_then(|rest| rest.first_chunk::<BYTES>());
@@ -151,7 +151,7 @@ fn fixed_at<const BYTES: usize>(
         .rev()
         .fold(0, |value, byte| value << 8 | u64::from(*byte));
     let end = at + BYTES as u32;
-    Ok((value, Content { start: at, end }))
+    Ok((value, RecordContent { start: at, end }))
 }
 
 /// Skips the records of a group whose first one is at `at`. Where the group ends.
@@ -163,8 +163,8 @@ fn group_end(input: &[u8], number: u32, mut at: u32, end: u32, depth: u32) -> Re
         let record = record_at(input, at, end, depth)?;
         at = record.content.end;
         match record.wire {
-            Wire::GroupEnd if record.number == number => return Ok(at),
-            Wire::GroupEnd => return Err(DecodeError::Malformed { at: record.start }),
+            WireType::GroupEnd if record.number == number => return Ok(at),
+            WireType::GroupEnd => return Err(DecodeError::Malformed { at: record.start }),
             _ => {}
         }
     }

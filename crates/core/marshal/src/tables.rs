@@ -22,7 +22,7 @@ pub struct Tables {
     pub(crate) structs: Vec<Struct>,
     ops: Vec<Op>,
     choices: Vec<Choice>,
-    fields: Vec<Field>,
+    fields: Vec<TableField>,
     by_number: Vec<u32>,
     /// Name of each of `fields`.
     names: Vec<Box<str>>,
@@ -41,21 +41,21 @@ pub(crate) struct Struct {
     pub(crate) checked: bool,
     /// Type of the key, which is the first member; `None` for a message.
     pub(crate) key: Option<Type>,
-    ops: Span,
+    ops: TableSpan,
     /// Of `Tables::fields`, in layout order.
-    fields: Span,
+    fields: TableSpan,
     /// Of `Tables::by_number`.
-    by_number: Span,
+    by_number: TableSpan,
 }
 
 /// A range of one of the tables.
 #[derive(Clone, Copy, Debug, Default)]
-struct Span {
+struct TableSpan {
     start: u32,
     end: u32,
 }
 
-impl Span {
+impl TableSpan {
     fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -121,18 +121,18 @@ pub(crate) struct Choice {
 
 /// A member of a struct, as protobuf sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Field {
+pub(crate) struct TableField {
     pub(crate) number: u32,
     /// Type of the value, of an element, or of a map's values.
     pub(crate) ty: Type,
-    pub(crate) shape: Shape,
+    pub(crate) shape: FieldForm,
     /// Where the value or the reference is in the struct.
     pub(crate) at: u32,
 }
 
 /// How a field occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum FieldForm {
     /// Absent in protobuf when it is the default.
     Implicit,
     /// Always present: key and value of a pair. A message lies in place.
@@ -209,7 +209,7 @@ impl Tables {
         &self.by_number[of.by_number.range()]
     }
 
-    pub(crate) fn field(&self, field: u32) -> &Field {
+    pub(crate) fn field(&self, field: u32) -> &TableField {
         &self.fields[field as usize]
     }
 
@@ -244,7 +244,10 @@ impl Tables {
         let fields = self.message(message).map(|index| self.of(index).fields.range());
         for field in fields.into_iter().flatten() {
             let name = format!("{prefix}{}", self.names[field]);
-            let is_singular = !matches!(self.fields[field].shape, Shape::List { .. } | Shape::Map { .. });
+            let is_singular = !matches!(
+                self.fields[field].shape,
+                FieldForm::List { .. } | FieldForm::Map { .. }
+            );
             if let (Type::Message(inner), true) = (self.fields[field].ty, is_singular && fields_max > 1) {
                 self.path_names(inner, fields_max - 1, &format!("{name}."), names);
             }
@@ -252,7 +255,7 @@ impl Tables {
         }
     }
 
-    pub(crate) fn field_named(&self, of: Struct, name: &str) -> Option<&Field> {
+    pub(crate) fn field_named(&self, of: Struct, name: &str) -> Option<&TableField> {
         let place = of.fields.range().find(|&field| &*self.names[field] == name)?;
         Some(&self.fields[place])
     }
@@ -285,19 +288,19 @@ struct PendingPair<'a> {
 }
 
 /// What is known of a struct while its members are added.
-struct Draft<'a> {
+struct StructDraft<'a> {
     message: &'a Message,
     size: u32,
     ops: Vec<Op>,
-    fields: Vec<Field>,
+    fields: Vec<TableField>,
     names: Vec<Box<str>>,
     /// Bytes with a meaning: start and end.
     used: Vec<(u32, u32)>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(message: &'a Message, size: u32) -> Draft<'a> {
-        Draft {
+impl<'a> StructDraft<'a> {
+    fn new(message: &'a Message, size: u32) -> StructDraft<'a> {
+        StructDraft {
             message,
             size,
             ops: Vec::new(),
@@ -322,7 +325,7 @@ impl<'a> Draft<'a> {
         self.claim(field, at, bytes, align)
     }
 
-    fn field(&mut self, name: &str, field: Field) {
+    fn field(&mut self, name: &str, field: TableField) {
         self.fields.push(field);
         self.names.push(name.into());
     }
@@ -359,7 +362,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn message(&mut self, message: &'a Message) -> Result<(), TableError> {
-        let mut draft = Draft::new(message, message.size);
+        let mut draft = StructDraft::new(message, message.size);
         for slot in &message.slots {
             match slot {
                 Slot::Field(field) => self.slot(&mut draft, field)?,
@@ -369,7 +372,11 @@ impl<'a> Compiler<'a> {
         self.finish(draft, None)
     }
 
-    fn slot(&mut self, draft: &mut Draft<'a>, field: &'a provost_schema::Field) -> Result<(), TableError> {
+    fn slot(
+        &mut self,
+        draft: &mut StructDraft<'a>,
+        field: &'a provost_schema::Field,
+    ) -> Result<(), TableError> {
         let (name, at) = (field.name.as_str(), field.offset);
         let mut value_at = at;
         let shape = match &field.cardinality {
@@ -379,17 +386,17 @@ impl<'a> Compiler<'a> {
                 }
                 draft.claim_value(name, at, field.ty)?;
                 draft.ops.extend(self.value_op(draft, name, field.ty, at)?);
-                Shape::Implicit
+                FieldForm::Implicit
             }
             Cardinality::Optional { value_offset } => {
                 value_at = *value_offset;
                 self.optional(draft, field, value_at)?;
-                Shape::Optional { present_at: at }
+                FieldForm::Optional { present_at: at }
             }
             Cardinality::Repeated { packed } => {
                 draft.claim(name, at, REFERENCE_BYTES, WORD_BYTES)?;
                 draft.ops.push(self.list_op(draft, name, field.ty, at)?);
-                Shape::List {
+                FieldForm::List {
                     packed: *packed && is_packable(field.ty),
                 }
             }
@@ -397,7 +404,7 @@ impl<'a> Compiler<'a> {
                 draft.claim(name, at, REFERENCE_BYTES, WORD_BYTES)?;
                 let index = self.add_pair(draft, name, field.ty, pair)?;
                 draft.ops.push(Op::Pairs { at, index });
-                Shape::Map { pair: index }
+                FieldForm::Map { pair: index }
             }
             Cardinality::OneofMember => {
                 return Err(draft.type_error(name, "a member of a oneof outside of one"));
@@ -406,7 +413,7 @@ impl<'a> Compiler<'a> {
         let (number, ty) = (field.number, field.ty);
         draft.field(
             name,
-            Field {
+            TableField {
                 number,
                 ty,
                 shape,
@@ -418,7 +425,7 @@ impl<'a> Compiler<'a> {
 
     fn optional(
         &self,
-        draft: &mut Draft<'a>,
+        draft: &mut StructDraft<'a>,
         field: &'a provost_schema::Field,
         value_at: u32,
     ) -> Result<(), TableError> {
@@ -436,7 +443,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn oneof(&mut self, draft: &mut Draft<'a>, oneof: &'a Oneof) -> Result<(), TableError> {
+    fn oneof(&mut self, draft: &mut StructDraft<'a>, oneof: &'a Oneof) -> Result<(), TableError> {
         let (at, value_at) = (oneof.offset, oneof.value_offset);
         let room = at
             .checked_add(oneof.size)
@@ -459,13 +466,13 @@ impl<'a> Compiler<'a> {
                 value_bytes: bytes,
                 op,
             });
-            let shape = Shape::Member {
+            let shape = FieldForm::Member {
                 tag_at: at,
                 value_bytes,
             };
             draft.field(
                 &member.name,
-                Field {
+                TableField {
                     number: member.number,
                     ty: member.ty,
                     shape,
@@ -491,7 +498,7 @@ impl<'a> Compiler<'a> {
 
     fn add_pair(
         &mut self,
-        draft: &Draft<'a>,
+        draft: &StructDraft<'a>,
         field: &'a str,
         value: Type,
         pair: &'a Pair,
@@ -508,7 +515,7 @@ impl<'a> Compiler<'a> {
 
     fn pair(&mut self, pending: &PendingPair<'a>) -> Result<(), TableError> {
         let (pair, name) = (pending.pair, pending.field);
-        let mut draft = Draft::new(pending.message, pair.size);
+        let mut draft = StructDraft::new(pending.message, pair.size);
         if pair.size == 0 || pair.size > MESSAGE_BYTES_MAX {
             return Err(draft.layout_error(name));
         }
@@ -538,19 +545,19 @@ impl<'a> Compiler<'a> {
         draft.ops.extend(value_op);
         draft.field(
             "key",
-            Field {
+            TableField {
                 number: 1,
                 ty: pair.key,
-                shape: Shape::Always,
+                shape: FieldForm::Always,
                 at: 0,
             },
         );
         draft.field(
             "value",
-            Field {
+            TableField {
                 number: 2,
                 ty: pending.value,
-                shape: Shape::Always,
+                shape: FieldForm::Always,
                 at,
             },
         );
@@ -558,7 +565,13 @@ impl<'a> Compiler<'a> {
     }
 
     /// What there is to do for one value; a message is a reference without a length.
-    fn value_op(&self, draft: &Draft<'_>, field: &str, ty: Type, at: u32) -> Result<Option<Op>, TableError> {
+    fn value_op(
+        &self,
+        draft: &StructDraft<'_>,
+        field: &str,
+        ty: Type,
+        at: u32,
+    ) -> Result<Option<Op>, TableError> {
         Ok(match ty {
             Type::Bool => Some(Op::Bool { at }),
             Type::String => Some(Op::Text { at }),
@@ -571,7 +584,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn list_op(&self, draft: &Draft<'_>, field: &str, ty: Type, at: u32) -> Result<Op, TableError> {
+    fn list_op(&self, draft: &StructDraft<'_>, field: &str, ty: Type, at: u32) -> Result<Op, TableError> {
         Ok(match ty {
             Type::Bool => Op::Bools { at },
             Type::String => Op::Texts { at },
@@ -587,13 +600,18 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn known(&self, draft: &Draft<'_>, field: &str, message: MessageId) -> Result<&'a Message, TableError> {
+    fn known(
+        &self,
+        draft: &StructDraft<'_>,
+        field: &str,
+        message: MessageId,
+    ) -> Result<&'a Message, TableError> {
         let of = self.schema.messages.get(message.0 as usize);
         of.ok_or_else(|| draft.type_error(field, "its message is not in the schema"))
     }
 
     /// Adds the finished struct and its padding.
-    fn finish(&mut self, mut draft: Draft<'a>, key: Option<Type>) -> Result<(), TableError> {
+    fn finish(&mut self, mut draft: StructDraft<'a>, key: Option<Type>) -> Result<(), TableError> {
         let checked = !draft.ops.is_empty();
         let gaps = gaps(&mut draft.used, draft.size).ok_or_else(|| draft.type_error("", "fields overlap"))?;
         draft
@@ -623,11 +641,11 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn append<T>(table: &mut Vec<T>, items: Vec<T>) -> Result<Span, TableError> {
+fn append<T>(table: &mut Vec<T>, items: Vec<T>) -> Result<TableSpan, TableError> {
     let start = table.len();
     table.extend(items);
     let end = u32::try_from(table.len()).map_err(|_| TableError::TooLarge)?;
-    Ok(Span {
+    Ok(TableSpan {
         start: start as u32,
         end,
     })

@@ -16,7 +16,7 @@ use crate::{MessageError, Tables};
 impl Tables {
     /// Checks that `bytes` is a well-formed linear message.
     pub fn validate(&self, message: MessageId, bytes: &[u8]) -> Result<(), MessageError> {
-        Validator::new(self, Reading(bytes))?.message(message)
+        Validator::new(self, NativeReading(bytes))?.message(message)
     }
 
     /// Checks that `bytes` is a well-formed linear message and makes its references relative to the window in which
@@ -48,7 +48,7 @@ impl Tables {
 }
 
 /// The message under check.
-trait Bytes {
+trait CheckedBytes {
     fn get(&self) -> &[u8];
     /// What was added to the offsets that have been checked.
     fn window_at(&self) -> u32;
@@ -62,9 +62,9 @@ trait Bytes {
     fn accept_empty(&mut self, at: u32);
 }
 
-struct Reading<'a>(&'a [u8]);
+struct NativeReading<'a>(&'a [u8]);
 
-impl Bytes for Reading<'_> {
+impl CheckedBytes for NativeReading<'_> {
     fn get(&self) -> &[u8] {
         self.0
     }
@@ -93,7 +93,7 @@ fn set_offset(bytes: &mut [u8], at: u32, off8: u32) {
     }
 }
 
-impl Bytes for Relocating<'_> {
+impl CheckedBytes for Relocating<'_> {
     fn get(&self) -> &[u8] {
         self.bytes
     }
@@ -113,7 +113,7 @@ struct MadeMovable<'a> {
     window_at: u32,
 }
 
-impl Bytes for MadeMovable<'_> {
+impl CheckedBytes for MadeMovable<'_> {
     fn get(&self) -> &[u8] {
         self.bytes
     }
@@ -134,7 +134,7 @@ impl Bytes for MadeMovable<'_> {
 
 /// Where a block may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum BlockHome {
     /// Behind the block before it.
     Head,
     /// There, or in the tail: it is a leaf.
@@ -153,7 +153,7 @@ struct Validator<'a, B> {
     len: u32,
 }
 
-impl<'a, B: Bytes> Validator<'a, B> {
+impl<'a, B: CheckedBytes> Validator<'a, B> {
     fn new(tables: &'a Tables, bytes: B) -> Result<Validator<'a, B>, MessageError> {
         let len = u32::try_from(bytes.get().len())
             .ok()
@@ -228,19 +228,19 @@ impl<'a, B: Bytes> Validator<'a, B> {
     fn apply(&mut self, op: Op, base: u32, depth: u32) -> Result<(), MessageError> {
         match op {
             Op::Bool { at } => self.check_bools(base + at, base + at, 1),
-            Op::Scalars { at, element_bytes } => {
-                self.list(base + at, element_bytes, Home::HeadOrTail).map(drop)
-            }
-            Op::Text { at } => self.text(base + at, Home::HeadOrTail),
-            Op::KeyText { at } => self.text(base + at, Home::Head),
-            Op::Bools { at } => match self.list(base + at, 1, Home::Head)? {
+            Op::Scalars { at, element_bytes } => self
+                .list(base + at, element_bytes, BlockHome::HeadOrTail)
+                .map(drop),
+            Op::Text { at } => self.text(base + at, BlockHome::HeadOrTail),
+            Op::KeyText { at } => self.text(base + at, BlockHome::Head),
+            Op::Bools { at } => match self.list(base + at, 1, BlockHome::Head)? {
                 Some((place, count)) => self.check_bools(base + at, place, count),
                 None => Ok(()),
             },
-            Op::Texts { at } => self.references(base + at, |walk, at| walk.text(at, Home::HeadOrTail)),
-            Op::Blobs { at } => {
-                self.references(base + at, |walk, at| walk.list(at, 1, Home::HeadOrTail).map(drop))
-            }
+            Op::Texts { at } => self.references(base + at, |walk, at| walk.text(at, BlockHome::HeadOrTail)),
+            Op::Blobs { at } => self.references(base + at, |walk, at| {
+                walk.list(at, 1, BlockHome::HeadOrTail).map(drop)
+            }),
             Op::Structs { at, index } => self.structs(base + at, index, depth),
             Op::Pairs { at, index } => self.pairs(base + at, index, depth),
             Op::Boxed { at, index } => self.boxed(base + at, index, depth),
@@ -258,7 +258,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
         }
     }
 
-    fn text(&mut self, at: u32, home: Home) -> Result<(), MessageError> {
+    fn text(&mut self, at: u32, home: BlockHome) -> Result<(), MessageError> {
         let Some((place, bytes)) = self.list(at, 1, home)? else {
             return Ok(());
         };
@@ -273,7 +273,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
         at: u32,
         each: impl Fn(&mut Self, u32) -> Result<(), MessageError>,
     ) -> Result<(), MessageError> {
-        let Some((place, count)) = self.list(at, REFERENCE_BYTES, Home::Head)? else {
+        let Some((place, count)) = self.list(at, REFERENCE_BYTES, BlockHome::Head)? else {
             return Ok(());
         };
         (0..count).try_for_each(|element| each(self, place + element * REFERENCE_BYTES))
@@ -281,7 +281,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
 
     fn structs(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), MessageError> {
         let of = self.tables.of(index);
-        let Some((place, count)) = self.list(at, of.size, Home::Head)? else {
+        let Some((place, count)) = self.list(at, of.size, BlockHome::Head)? else {
             return Ok(());
         };
         if !of.checked {
@@ -296,7 +296,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
 
     fn pairs(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), MessageError> {
         let of = self.tables.of(index);
-        let Some((place, count)) = self.list(at, of.size, Home::Head)? else {
+        let Some((place, count)) = self.list(at, of.size, BlockHome::Head)? else {
             return Ok(());
         };
         for pair in (0..count).map(|element| place + element * of.size) {
@@ -317,12 +317,17 @@ impl<'a, B: Bytes> Validator<'a, B> {
 
     fn boxed(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), MessageError> {
         let off8 = self.bytes.relative_to_start(self.word(at)?);
-        let place = self.block(at, off8, u64::from(self.tables.of(index).size), Home::Head)?;
+        let place = self.block(at, off8, u64::from(self.tables.of(index).size), BlockHome::Head)?;
         self.follow(index, place, depth + 1)
     }
 
     /// Checks where a reference points. Its place and count, `None` if it is empty.
-    fn list(&mut self, at: u32, element_bytes: u32, home: Home) -> Result<Option<(u32, u32)>, MessageError> {
+    fn list(
+        &mut self,
+        at: u32,
+        element_bytes: u32,
+        home: BlockHome,
+    ) -> Result<Option<(u32, u32)>, MessageError> {
         let misplaced = MessageError::Reference { at, bytes: 0 };
         let (off8, count) = native::reference(self.bytes.get(), at).ok_or(misplaced)?;
         if count == 0 {
@@ -335,11 +340,11 @@ impl<'a, B: Bytes> Validator<'a, B> {
     }
 
     /// Checks that a block is exactly where the next one must be.
-    fn block(&mut self, at: u32, off8: u32, bytes: u64, home: Home) -> Result<u32, MessageError> {
+    fn block(&mut self, at: u32, off8: u32, bytes: u64, home: BlockHome) -> Result<u32, MessageError> {
         let place = u64::from(off8) * u64::from(UNIT);
         let end = place + bytes;
         let in_head = place == u64::from(self.head_end.next_multiple_of(UNIT));
-        let in_tail = !in_head && home == Home::HeadOrTail && self.is_next_of_tail(place);
+        let in_tail = !in_head && home == BlockHome::HeadOrTail && self.is_next_of_tail(place);
         let limit = if in_head { self.head_limit } else { self.len };
         if !(in_head || in_tail) || end > u64::from(limit) {
             return Err(MessageError::Reference { at, bytes });

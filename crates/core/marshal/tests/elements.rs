@@ -5,7 +5,7 @@ mod sampling;
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, ReflectMessage};
-use provost_marshal::{Elements, Place, Scratch, Value, View};
+use provost_marshal::{Elements, Scratch, StructPlace, Value, View};
 use provost_schema::MessageId;
 use sampling::app_heap::WINDOW_AT;
 use sampling::entropy::Entropy;
@@ -45,7 +45,7 @@ impl Case {
         }
     }
 
-    fn check(&self, view: View<'_>, within: Place, message: &DynamicMessage) {
+    fn check(&self, view: View<'_>, within: StructPlace, message: &DynamicMessage) {
         let id = self.subject.id(message.descriptor().full_name());
         for field in message.descriptor().fields() {
             let path = self.subject.tables.field_path(id, field.name()).unwrap();
@@ -153,7 +153,7 @@ fn native_key(key: &MapKey) -> Value<'_> {
 }
 
 /// Reads all that can be reached, to see that nothing panics.
-fn read_everything(case: &Case, id: MessageId, view: View<'_>, within: Place, depth: u32) {
+fn read_everything(case: &Case, id: MessageId, view: View<'_>, within: StructPlace, depth: u32) {
     let tables = &case.subject.tables;
     let message = case.subject.schema.message(id);
     for field in message.fields() {
@@ -188,10 +188,10 @@ proptest! {
     #[test]
     fn elements_are_those_of_the_message(bytes in proptest::collection::vec(any::<u8>(), 0..1500)) {
         let case = Case::draw(&mut Entropy::new(&bytes));
-        case.check(View::linear(&case.native), Place::ROOT, &case.message);
+        case.check(View::linear(&case.native), StructPlace::ROOT, &case.message);
         let mut relocated = case.native.clone();
         case.subject.tables.validate_and_relocate(case.id, &mut relocated, WINDOW_AT).unwrap();
-        case.check(View::relocated(&relocated, WINDOW_AT), Place::ROOT, &case.message);
+        case.check(View::relocated(&relocated, WINDOW_AT), StructPlace::ROOT, &case.message);
     }
 
     #[test]
@@ -209,7 +209,7 @@ proptest! {
         if cut % 3 == 0 {
             native.truncate(usize::from(cut) % (native.len() + 1));
         }
-        read_everything(&case, case.id, View::linear(&native), Place::ROOT, 0);
-        read_everything(&case, case.id, View::relocated(&native, u32::from(cut)), Place::ROOT, 0);
+        read_everything(&case, case.id, View::linear(&native), StructPlace::ROOT, 0);
+        read_everything(&case, case.id, View::relocated(&native, u32::from(cut)), StructPlace::ROOT, 0);
     }
 }

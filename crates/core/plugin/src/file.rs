@@ -21,11 +21,11 @@ const STICKY: u32 = 0o1000;
 pub(crate) type Digest = [u8; 32];
 
 /// A library's bytes.
-pub(crate) struct Content(pub(crate) Vec<u8>);
+pub(crate) struct LibraryContent(pub(crate) Vec<u8>);
 
-impl Content {
+impl LibraryContent {
     /// Reads a file that only root and the service's own user can have written.
-    pub(crate) fn read(path: &Path) -> Result<Content, LoadError> {
+    pub(crate) fn read(path: &Path) -> Result<LibraryContent, LoadError> {
         let open = |reason: std::io::Error| LoadError::Open {
             path: path.to_owned(),
             reason: reason.to_string(),
@@ -46,7 +46,7 @@ impl Content {
             .take(LIBRARY_BYTES_MAX)
             .read_to_end(&mut bytes)
             .map_err(open)?;
-        Ok(Content(bytes))
+        Ok(LibraryContent(bytes))
     }
 
     pub(crate) fn digest(&self) -> Digest {

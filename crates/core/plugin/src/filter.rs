@@ -11,9 +11,9 @@ use provost_engine::{
     CallState, Code, Denial, Direction, Ended, Filter, FilterState, RestoreError, StepView, Verdict, Watch,
 };
 
-use crate::host::{Field, StepHandle};
+use crate::host::{ReadField, StepHandle};
 use crate::kind::Handle;
-use crate::lent::{Gatherer, TEXT_BYTES_MAX, text};
+use crate::lent::{BoundedBytes, TEXT_BYTES_MAX, text};
 
 /// A filter's own state, in bytes.
 const STATE_BYTES_MAX: usize = 64 << 20;
@@ -25,8 +25,8 @@ pub(crate) struct LoadedFilter {
     handle: Arc<Handle>,
     raw: *mut c_void,
     watch: Watch,
-    fields: Vec<Field>,
-    condition: Condition,
+    fields: Vec<ReadField>,
+    condition: LibraryCondition,
 }
 
 // SAFETY: the ABI says that a filter may be used by one thread after another.
@@ -34,7 +34,7 @@ unsafe impl Send for LoadedFilter {}
 
 /// Whether the library may still be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Condition {
+enum LibraryCondition {
     Sound,
     /// It has failed, where there was nobody to tell.
     Failed,
@@ -51,14 +51,14 @@ impl LoadedFilter {
         handle: Arc<Handle>,
         raw: *mut c_void,
         watch: Watch,
-        fields: Vec<Field>,
+        fields: Vec<ReadField>,
     ) -> LoadedFilter {
         LoadedFilter {
             handle,
             raw,
             watch,
             fields,
-            condition: Condition::Sound,
+            condition: LibraryCondition::Sound,
         }
     }
 
@@ -69,12 +69,12 @@ impl LoadedFilter {
     /// Tells the library of the end of a call of which it keeps something, or wants to know.
     fn end(&mut self, call: u64, end: *const RawEnded) {
         let wanted = call != 0 || !end.is_null();
-        if self.condition == Condition::Failed || !wanted {
+        if self.condition == LibraryCondition::Failed || !wanted {
             return;
         }
         // SAFETY: `prepare` made the filter, and this thread alone has it; the word is one that it left there.
         if unsafe { (self.handle.kind.functions.ended)(self.raw, call, end) } != OK {
-            self.condition = Condition::Failed;
+            self.condition = LibraryCondition::Failed;
         }
     }
 
@@ -120,7 +120,7 @@ impl Filter for LoadedFilter {
     }
 
     fn judge(&mut self, call: &mut CallWord, view: &mut StepView<'_>) -> Verdict {
-        if self.condition == Condition::Failed {
+        if self.condition == LibraryCondition::Failed {
             return fault(self.name(), "it failed when a call ended, or when it was saved");
         }
         let step = raw_step(view);
@@ -171,10 +171,10 @@ impl Filter for LoadedFilter {
     }
 
     fn save_call(&self, call: &CallWord, out: &mut Vec<u8>) {
-        if call.0 == 0 || self.condition == Condition::Failed {
+        if call.0 == 0 || self.condition == LibraryCondition::Failed {
             return;
         }
-        let mut bytes = Gatherer::new(CALL_BYTES_MAX);
+        let mut bytes = BoundedBytes::new(CALL_BYTES_MAX);
         // SAFETY: `prepare` made the filter, and this thread alone has it; the word is one that it left there.
         let result = unsafe { (self.handle.kind.functions.call_save)(self.raw, call.0, bytes.sink()) };
         if let (OK, Some(bytes)) = (result, bytes.whole()) {
@@ -194,10 +194,10 @@ impl Filter for LoadedFilter {
     }
 
     fn save(&self) -> FilterState {
-        if self.condition == Condition::Failed {
+        if self.condition == LibraryCondition::Failed {
             return FilterState::default();
         }
-        let (mut version, mut bytes) = (0, Gatherer::new(STATE_BYTES_MAX));
+        let (mut version, mut bytes) = (0, BoundedBytes::new(STATE_BYTES_MAX));
         // SAFETY: `prepare` made the filter, and this thread alone has it.
         let result =
             unsafe { (self.handle.kind.functions.filter_save)(self.raw, &mut version, bytes.sink()) };
@@ -221,7 +221,7 @@ impl Filter for LoadedFilter {
             reserved: 0,
             bytes: Bytes::of(&state.bytes),
         };
-        let mut problem = Gatherer::new(TEXT_BYTES_MAX);
+        let mut problem = BoundedBytes::new(TEXT_BYTES_MAX);
         // SAFETY: `prepare` made the filter, and this thread alone has it; the state is alive.
         match unsafe { (self.handle.kind.functions.filter_restore)(self.raw, &raw, problem.sink()) } {
             OK => Ok(()),

@@ -30,17 +30,17 @@ pub(crate) static HOST: Host = Host {
 /// What a step's handle points to.
 pub(crate) struct StepHandle<'a, 'v> {
     pub(crate) view: &'a mut StepView<'v>,
-    pub(crate) fields: &'a [Field],
+    pub(crate) fields: &'a [ReadField],
 }
 
 /// What a datapath context's handle points to.
 pub(crate) struct ContextHandle<'a> {
     pub(crate) datapath_context: &'a DatapathContext,
-    pub(crate) fields: Vec<Field>,
+    pub(crate) fields: Vec<ReadField>,
 }
 
 /// A field that a filter reads.
-pub(crate) struct Field {
+pub(crate) struct ReadField {
     method: u16,
     direction: Direction,
     path: FieldPath,
@@ -222,7 +222,7 @@ impl ContextHandle<'_> {
         if self.fields.len() >= FIELDS_MAX {
             return Err(format!("a filter reads {FIELDS_MAX} fields at most"));
         }
-        self.fields.push(Field {
+        self.fields.push(ReadField {
             method,
             direction,
             path,

@@ -19,7 +19,7 @@ use provost_engine::{
 use crate::LoadError;
 use crate::filter::LoadedFilter;
 use crate::host::{ContextHandle, HOST};
-use crate::lent::{Gatherer, TEXT_BYTES_MAX, items, slice, text};
+use crate::lent::{BoundedBytes, TEXT_BYTES_MAX, items, slice, text};
 
 /// A name of a kind, in bytes.
 const KIND_BYTES_MAX: usize = 64;
@@ -213,7 +213,7 @@ impl PolicyKind for &'static LoadedKind {
             config: Bytes::text(&text),
             shared: shared.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
         };
-        let (mut raw, mut problem) = (null_mut(), Gatherer::new(TEXT_BYTES_MAX));
+        let (mut raw, mut problem) = (null_mut(), BoundedBytes::new(TEXT_BYTES_MAX));
         // SAFETY: the setup is whole, and what it names is alive; the environment until the policy is destroyed.
         let result = unsafe { (kind.functions.configure)(&setup, &mut raw, problem.sink()) };
         match result {
@@ -278,7 +278,7 @@ impl Policy for LoadedPolicy {
             fields: Vec::new(),
         };
         let (mut raw, mut watch) = (null_mut(), RawWatch::default());
-        let mut problem = Gatherer::new(TEXT_BYTES_MAX);
+        let mut problem = BoundedBytes::new(TEXT_BYTES_MAX);
         let lent_raw = (&raw mut lent).cast();
         // SAFETY: `configure` made the policy; the datapath context is whole, and what it names is alive.
         let result = unsafe {
@@ -315,7 +315,7 @@ impl Policy for LoadedPolicy {
         if !self.0.may_ask() {
             return SharedState::default();
         }
-        let (mut version, mut bytes) = (0, Gatherer::new(SHARED_BYTES_MAX));
+        let (mut version, mut bytes) = (0, BoundedBytes::new(SHARED_BYTES_MAX));
         // SAFETY: `configure` made the policy.
         let result = unsafe { (self.0.kind.functions.policy_save)(self.0.raw, &mut version, bytes.sink()) };
         match bytes.whole() {

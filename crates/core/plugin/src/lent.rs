@@ -40,7 +40,7 @@ pub(crate) unsafe fn items<'a, T>(at: *const T, count: usize) -> &'a [T] {
 }
 
 /// Bytes that a library writes, up to a bound.
-pub(crate) struct Gatherer {
+pub(crate) struct BoundedBytes {
     bytes: Vec<u8>,
     bytes_max: usize,
     overflow: Overflow,
@@ -52,9 +52,9 @@ enum Overflow {
     Yes,
 }
 
-impl Gatherer {
-    pub(crate) fn new(bytes_max: usize) -> Gatherer {
-        Gatherer {
+impl BoundedBytes {
+    pub(crate) fn new(bytes_max: usize) -> BoundedBytes {
+        BoundedBytes {
             bytes: Vec::new(),
             bytes_max,
             overflow: Overflow::No,
@@ -86,7 +86,7 @@ impl Gatherer {
 
 unsafe extern "C" fn write(to: *mut c_void, at: *const u8, length: usize) {
     // SAFETY: `to` is the gatherer of a sink that is in use; the library lends the bytes.
-    let (gatherer, bytes) = unsafe { (&mut *to.cast::<Gatherer>(), slice(Bytes { at, length })) };
+    let (gatherer, bytes) = unsafe { (&mut *to.cast::<BoundedBytes>(), slice(Bytes { at, length })) };
     let room = gatherer.bytes_max - gatherer.bytes.len();
     if bytes.len() > room {
         gatherer.overflow = Overflow::Yes;

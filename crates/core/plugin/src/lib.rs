@@ -22,7 +22,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use provost_engine::PolicyKind;
 
-use file::{Content, Digest};
+use file::{Digest, LibraryContent};
 use kind::LoadedKind;
 
 /// What became of each library that was tried, by its content: none is ever loaded twice or unloaded.
@@ -39,7 +39,7 @@ const LIBRARIES_MAX: usize = 256;
 /// The content counts, not the name: loading the same content again gives the same kind; a new version under the same
 /// name is loaded beside the old one. The file is copied, so what happens to it later does not matter.
 pub fn load(path: &Path) -> Result<Arc<dyn PolicyKind>, LoadError> {
-    let content = Content::read(path)?;
+    let content = LibraryContent::read(path)?;
     let digest = content.digest();
     let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = libraries.get(&digest) {

@@ -11,10 +11,10 @@ use provost_engine::abi::{CONTAINS_PANICS, ENGINE_ABI, EngineDescription, SYMBOL
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::LoadError;
-use crate::file::Content;
+use crate::file::LibraryContent;
 
 /// Opens a library by a copy of its content that nobody can change, and checks its description. It stays open.
-pub(crate) fn open(path: &Path, content: &Content) -> Result<&'static EngineDescription, LoadError> {
+pub(crate) fn open(path: &Path, content: &LibraryContent) -> Result<&'static EngineDescription, LoadError> {
     let link = |reason: String| LoadError::ConnectionSignals {
         path: path.to_owned(),
         reason,
@@ -37,7 +37,7 @@ pub(crate) fn open(path: &Path, content: &Content) -> Result<&'static EngineDesc
     description(path, address.map_err(|_| no_symbol)?)
 }
 
-fn copy(content: &Content) -> std::io::Result<File> {
+fn copy(content: &LibraryContent) -> std::io::Result<File> {
     let flags = MemfdFlags::CLOEXEC;
     // Kernels before 6.3 do not know that a file can be executable or not.
     let copy = memfd_create("provost-engine", flags | MemfdFlags::EXEC)

@@ -11,7 +11,7 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::handshake::MethodKind;
-use crate::legal::Flow;
+use crate::legal::CallFlow;
 
 pub(crate) const NONE: u32 = u32::MAX;
 /// Bits of a client's call numbers that name its slot.
@@ -20,7 +20,7 @@ const _: () = assert!(CALLS_IN_FLIGHT_MAX.is_power_of_two());
 
 /// A call in flight.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct OpenCall {
     /// Its number on the datapath: the app's own on the client's side, the peer's on the server's.
     pub(crate) id: u64,
     /// Its number in frames.
@@ -30,11 +30,11 @@ pub(crate) struct Call {
     /// Whether the app on this side knows of it, so that it must be told of its end.
     pub(crate) announced: bool,
     /// What this end has sent, as far as its app is concerned.
-    pub(crate) sent: Flow,
+    pub(crate) sent: CallFlow,
     /// What the peer has sent.
-    pub(crate) received: Flow,
+    pub(crate) received: CallFlow,
     /// What waits to be sent.
-    pub(crate) pending: Pending,
+    pub(crate) pending: CallBacklog,
     /// What the peer may still send of its stream before it must wait, in bytes.
     pub(crate) receive_window: i64,
     /// What the app has given back and the peer was not yet told.
@@ -44,12 +44,12 @@ pub(crate) struct Call {
     /// What this end may still send of its stream.
     pub(crate) send_window: SendWindow,
     /// A step of which more chunks are to come.
-    pub(crate) partial: Option<Partial>,
+    pub(crate) partial: Option<PartialStep>,
 }
 
 /// The steps of one call that wait to be sent, a list in the sender's slab.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct CallBacklog {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     pub(crate) steps: u32,
@@ -58,14 +58,14 @@ pub(crate) struct Pending {
     pub(crate) body_bytes: usize,
     /// What the streamed messages among them will cost of the window.
     pub(crate) cost_bytes: u64,
-    pub(crate) turn: Turn,
+    pub(crate) turn: SendTurn,
     /// Whether the peer has seen (part of) the first step.
     pub(crate) begun: bool,
 }
 
 /// Whether a call waits for its turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum SendTurn {
     /// It has nothing to send.
     Idle,
     /// It is in one of the sender's ready queues.
@@ -106,7 +106,7 @@ impl SendWindow {
 
 /// A step that is coming in.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub(crate) struct PartialStep {
     pub(crate) parts: Parts,
     pub(crate) method: u16,
     pub(crate) status: Code,
@@ -119,14 +119,14 @@ pub(crate) struct Partial {
     /// Bytes of the whole body over all frames.
     pub(crate) total: u32,
     /// Where it goes; a block may have room for less than the whole, as long as less has come.
-    pub(crate) into: Into,
+    pub(crate) into: BodyTarget,
     /// When all of it must have come, on the connection's clock of [`crate::receive::ListeningClock`]; 0 where no time was set.
     pub(crate) expires_at: Nanos,
 }
 
 /// Where an incoming body goes.
 #[derive(Debug)]
-pub(crate) enum Into {
+pub(crate) enum BodyTarget {
     Nowhere,
     /// A block of the app's receive heap.
     Block(ReceivedBlock),
@@ -135,17 +135,17 @@ pub(crate) enum Into {
 
 /// All calls in flight of one connection.
 #[derive(Debug)]
-pub(crate) struct Calls {
-    slots: Vec<Option<Call>>,
+pub(crate) struct OpenCalls {
+    slots: Vec<Option<OpenCall>>,
     free: Vec<u32>,
     /// From the datapath's number to the slot.
     index: HashMap<u64, u32, IdHasher>,
     begun: u64,
 }
 
-impl Calls {
-    pub(crate) fn new() -> Calls {
-        Calls {
+impl OpenCalls {
+    pub(crate) fn new() -> OpenCalls {
+        OpenCalls {
             slots: Vec::new(),
             free: Vec::new(),
             index: HashMap::with_hasher(IdHasher::new()),
@@ -157,7 +157,7 @@ impl Calls {
         self.index.len()
     }
 
-    /// Slots that have ever been in use; what [`Calls::get`] and `remove` may be asked for.
+    /// Slots that have ever been in use; what [`OpenCalls::get`] and `remove` may be asked for.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -166,27 +166,27 @@ impl Calls {
         self.index.get(&id).copied()
     }
 
-    /// Finds a call by the number that [`Calls::insert_own`] gave it, without hashing.
+    /// Finds a call by the number that [`OpenCalls::insert_own`] gave it, without hashing.
     pub(crate) fn find_own(&self, wire: u64) -> Option<u32> {
         let slot = (wire & ((1 << SLOT_BITS) - 1)) as u32;
         self.get(slot).filter(|call| call.wire == wire).map(|_| slot)
     }
 
-    /// Whether [`Calls::insert_own`] has ever given this number.
+    /// Whether [`OpenCalls::insert_own`] has ever given this number.
     pub(crate) fn was_own(&self, wire: u64) -> bool {
         (1..=self.begun).contains(&(wire >> SLOT_BITS))
     }
 
-    pub(crate) fn get(&self, slot: u32) -> Option<&Call> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&OpenCall> {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Call> {
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut OpenCall> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// The call in this slot, if it is still the one with this number.
-    pub(crate) fn same_mut(&mut self, slot: u32, wire: u64) -> Option<&mut Call> {
+    pub(crate) fn same_mut(&mut self, slot: u32, wire: u64) -> Option<&mut OpenCall> {
         self.get_mut(slot).filter(|call| call.wire == wire)
     }
 
@@ -197,7 +197,7 @@ impl Calls {
         let wire = self.begun << SLOT_BITS | u64::from(slot);
         self.insert_at(
             slot,
-            Call {
+            OpenCall {
                 announced: true,
                 ..fresh(id, wire, kind, send, receive)
             },
@@ -217,13 +217,13 @@ impl Calls {
         })
     }
 
-    fn insert_at(&mut self, slot: u32, call: Call) -> u32 {
+    fn insert_at(&mut self, slot: u32, call: OpenCall) -> u32 {
         self.index.insert(call.id, slot);
         self.slots[slot as usize] = Some(call);
         slot
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> Option<Call> {
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<OpenCall> {
         let call = self.slots.get_mut(slot as usize)?.take()?;
         self.index.remove(&call.id);
         self.free.push(slot);
@@ -231,22 +231,22 @@ impl Calls {
     }
 }
 
-fn fresh(id: u64, wire: u64, kind: MethodKind, send: i64, receive: i64) -> Call {
-    Call {
+fn fresh(id: u64, wire: u64, kind: MethodKind, send: i64, receive: i64) -> OpenCall {
+    OpenCall {
         id,
         wire,
         kind,
         announced: false,
-        sent: Flow::default(),
-        received: Flow::default(),
-        pending: Pending {
+        sent: CallFlow::default(),
+        received: CallFlow::default(),
+        pending: CallBacklog {
             head: NONE,
             tail: NONE,
             steps: 0,
             private_bytes: 0,
             body_bytes: 0,
             cost_bytes: 0,
-            turn: Turn::Idle,
+            turn: SendTurn::Idle,
             begun: false,
         },
         receive_window: receive,
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn own_numbers_increase_and_find_their_slot_until_the_call_ends() {
-        let mut calls = Calls::new();
+        let mut calls = OpenCalls::new();
         let kind = MethodKind::default();
         let first = calls.insert_own(70, kind, 1, 1);
         let wire = calls.get(first).unwrap().wire;

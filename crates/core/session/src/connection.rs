@@ -11,11 +11,11 @@ use provost_wire::frame::frame_kind;
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX, STREAM_MESSAGE_COST_BYTES};
 
 use crate::Role;
-use crate::calls::{Calls, Into};
+use crate::calls::{BodyTarget, OpenCalls};
 use crate::handshake::{Agreement, Encoding, Limits, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
-use crate::receive::{ListeningClock, Parser};
-use crate::send::{OutBody, Outgoing, Piece, Waiting};
+use crate::receive::{FrameParser, ListeningClock};
+use crate::send::{OutBody, Piece, SendHalf, SocketBacklog};
 
 /// How many windows' worth of streamed messages one call may have waiting here. An app that heeds the window has one
 /// at most in its own count; the rest allows for an encoding in which its messages are longer.
@@ -44,28 +44,28 @@ pub struct Connection {
     pub(crate) methods: Vec<Option<(u16, MethodKind)>>,
     pub(crate) limits: Limits,
     pub(crate) peer_limits: Limits,
-    pub(crate) calls: Calls,
-    pub(crate) outgoing: Outgoing,
-    pub(crate) parser: Parser,
+    pub(crate) calls: OpenCalls,
+    pub(crate) outgoing: SendHalf,
+    pub(crate) parser: FrameParser,
     pub(crate) inbox: VecDeque<Step>,
     pub(crate) draining: bool,
     pub(crate) peer_drains: bool,
-    ending: Option<Ending>,
+    ending: Option<EndingConnection>,
     ended: Vec<u32>,
-    keepalive: Keepalive,
+    keepalive: KeepaliveTimer,
     pub(crate) listening: ListeningClock,
 }
 
 /// A connection that is over; its calls are ended one after the other, as the app takes it in.
 #[derive(Debug)]
-struct Ending {
+struct EndingConnection {
     code: Code,
     reason: String,
     next_slot: u32,
 }
 
 #[derive(Debug)]
-struct Keepalive {
+struct KeepaliveTimer {
     interval_ns: u64,
     timeout_ns: u64,
     heard_at: Nanos,
@@ -87,15 +87,15 @@ impl Connection {
             methods: config.agreement.methods,
             limits: in_bounds(config.limits),
             peer_limits: in_bounds(config.agreement.peer_limits),
-            calls: Calls::new(),
-            outgoing: Outgoing::new(config.role),
-            parser: Parser::new(),
+            calls: OpenCalls::new(),
+            outgoing: SendHalf::new(config.role),
+            parser: FrameParser::new(),
             inbox: VecDeque::new(),
             draining: false,
             peer_drains: false,
             ending: None,
             ended: Vec::new(),
-            keepalive: Keepalive {
+            keepalive: KeepaliveTimer {
                 interval_ns: config.keepalive_interval_ns,
                 timeout_ns: config.keepalive_timeout_ns,
                 heard_at: now,
@@ -229,7 +229,7 @@ impl Connection {
     }
 
     fn send_cancel(&mut self, slot: u32, status: Code, body: OutBody, context: &mut Context<'_>) {
-        let known_to_peer = |call: &crate::calls::Call| self.role == Role::Server || call.pending.begun;
+        let known_to_peer = |call: &crate::calls::OpenCall| self.role == Role::Server || call.pending.begun;
         match self.calls.get(slot).filter(|call| known_to_peer(call)) {
             Some(call) => self.outgoing.cancel(call.wire, status, body),
             None => body.release(context),
@@ -313,9 +313,9 @@ impl Connection {
         if let Some(partial) = call.partial.take() {
             self.parser.receiving_bytes -= u64::from(partial.total);
             match partial.into {
-                Into::Nowhere => {}
-                Into::Block(block) => context.receive.free(block),
-                Into::Private(buffer) => context.buffers.give(buffer),
+                BodyTarget::Nowhere => {}
+                BodyTarget::Block(block) => context.receive.free(block),
+                BodyTarget::Private(buffer) => context.buffers.give(buffer),
             }
         }
         self.parser.skip_body_of(slot, wire);
@@ -372,7 +372,7 @@ impl Connection {
                 }
             }
             self.outgoing.abandon(context);
-            self.ending = Some(Ending {
+            self.ending = Some(EndingConnection {
                 code,
                 reason: reason.to_owned(),
                 next_slot: 0,
@@ -381,7 +381,7 @@ impl Connection {
     }
 
     /// As [`Connection::end`], but the peer is told why, if its socket takes it.
-    pub fn end_and_tell(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
+    pub fn end_with_notice(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
         if self.ending.is_none() {
             let between_frames = self.outgoing.is_between_frames();
             self.end(code, reason, context);
@@ -460,7 +460,7 @@ impl Connection {
 
     /// As [`Connection::fill`], but adds round after round while less than this waits: fewer and longer writes, in
     /// which a small step may stand behind several chunks of large ones.
-    pub fn fill_several(&mut self, context: &mut Context<'_>, waiting: Waiting) {
+    pub fn fill_several(&mut self, context: &mut Context<'_>, waiting: SocketBacklog) {
         let mut ended = std::mem::take(&mut self.ended);
         self.outgoing
             .fill_several(&mut self.calls, context, &mut ended, waiting);
@@ -493,7 +493,7 @@ impl Connection {
     }
 
     /// Notes that the peer was heard, or that this end is not listening.
-    pub fn heard(&mut self, now: Nanos) {
+    pub fn peer_seen(&mut self, now: Nanos) {
         self.keepalive.heard_at = now;
         self.keepalive.asked_at = None;
     }

@@ -22,7 +22,7 @@ use provost_wire::limits::{
 };
 
 use form::{
-    Input, decode_hello, decode_refusal, decode_welcome, encode_hello, encode_refusal, encode_welcome,
+    UnreadBytes, decode_hello, decode_refusal, decode_welcome, encode_hello, encode_refusal, encode_welcome,
     malformed, preamble, put_frame,
 };
 
@@ -238,7 +238,7 @@ pub enum ClientEvent {
 
 #[derive(Debug)]
 pub struct ClientHandshake {
-    input: Input,
+    input: UnreadBytes,
     output: Vec<u8>,
     methods: Vec<Method>,
     schema: Vec<u8>,
@@ -258,7 +258,7 @@ impl ClientHandshake {
         let mut output = preamble().to_vec();
         put_frame(&mut output, frame_kind::HELLO, &encode_hello(hello));
         ClientHandshake {
-            input: Input::new(),
+            input: UnreadBytes::new(),
             output,
             methods: hello.methods.clone(),
             schema,
@@ -336,7 +336,7 @@ pub enum ServerEvent {
 
 #[derive(Debug)]
 pub struct ServerHandshake {
-    input: Input,
+    input: UnreadBytes,
     output: Vec<u8>,
     state: ServerState,
     hello: Option<Hello>,
@@ -367,7 +367,7 @@ impl ServerHandshake {
     #[must_use]
     pub fn new() -> ServerHandshake {
         ServerHandshake {
-            input: Input::new(),
+            input: UnreadBytes::new(),
             output: Vec::new(),
             state: ServerState::AwaitHello,
             hello: None,

@@ -15,21 +15,21 @@ use crate::handshake::MethodKind;
 
 /// How far one direction of a call has come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Flow {
+pub(crate) struct CallFlow {
     begun: bool,
     messages: bool,
     done: bool,
 }
 
-impl Flow {
+impl CallFlow {
     pub(crate) fn save(self, out: &mut FieldWriter) {
         out.u8(u8::from(self.begun) | u8::from(self.messages) << 1 | u8::from(self.done) << 2);
     }
 
-    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<Flow, RestoreError> {
+    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<CallFlow, RestoreError> {
         let flags = fields.u8()?;
         if flags < 8 {
-            Ok(Flow {
+            Ok(CallFlow {
                 begun: flags & 1 != 0,
                 messages: flags & 2 != 0,
                 done: flags & 4 != 0,
@@ -134,7 +134,7 @@ mod tests {
     };
 
     fn run(sender: Role, kind: MethodKind, steps: &[Parts]) -> Result<(), &'static str> {
-        let mut flow = Flow::default();
+        let mut flow = CallFlow::default();
         steps
             .iter()
             .try_for_each(|parts| flow.check(sender, kind, *parts, 0))
@@ -189,7 +189,7 @@ mod tests {
             assert!(run(role, kind, steps).is_err(), "{role:?} {steps:?}");
         }
         assert!(
-            Flow::default()
+            CallFlow::default()
                 .check(Role::Client, BOTH, Parts::MESSAGE, 1)
                 .is_err()
         );

@@ -22,7 +22,7 @@ mod send;
 pub use carriage::Stage;
 pub use connection::{Config, Connection};
 pub use error::ProtocolError;
-pub use send::{Piece, Waiting};
+pub use send::{Piece, SocketBacklog};
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -24,7 +24,7 @@ use provost_wire::limits::{CHUNK_BYTES_MAX, METADATA_BYTES_MAX};
 use provost_wire::metadata;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::calls::{Into, Partial};
+use crate::calls::{BodyTarget, PartialStep};
 use crate::connection::Connection;
 use crate::handshake::{Encoding, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
@@ -43,8 +43,8 @@ const HEAP_FULL: &str =
 
 /// Where the parser is.
 #[derive(Debug)]
-pub(crate) struct Parser {
-    state: State,
+pub(crate) struct FrameParser {
+    state: ParserState,
     header: [u8; HEADER_BYTES],
     header_filled: usize,
     /// The highest call that the peer has begun.
@@ -57,17 +57,17 @@ pub(crate) struct Parser {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ParserState {
     Header,
     Body { slot: u32, wire: u64, left: u32 },
     Skip { left: u32 },
     Text { left: u32, status: u32 },
 }
 
-impl Parser {
-    pub(crate) fn new() -> Parser {
-        Parser {
-            state: State::Header,
+impl FrameParser {
+    pub(crate) fn new() -> FrameParser {
+        FrameParser {
+            state: ParserState::Header,
             header: [0; HEADER_BYTES],
             header_filled: 0,
             highest: 0,
@@ -79,14 +79,14 @@ impl Parser {
 
     /// Skips what is left of the current frame if it belongs to this call.
     pub(crate) fn skip_body_of(&mut self, slot: u32, wire: u64) {
-        if let State::Body {
+        if let ParserState::Body {
             slot: at,
             wire: of,
             left,
         } = self.state
             && (at, of) == (slot, wire)
         {
-            self.state = State::Skip { left };
+            self.state = ParserState::Skip { left };
         }
     }
 }
@@ -95,29 +95,29 @@ impl Connection {
     /// Whether the parser stands between two frames, so that an end of the stream tears nothing apart.
     #[must_use]
     pub fn is_between_frames(&self) -> bool {
-        matches!(self.parser.state, State::Header) && self.parser.header_filled == 0
+        matches!(self.parser.state, ParserState::Header) && self.parser.header_filled == 0
     }
 
     /// Takes bytes that have come.
     pub fn input(&mut self, mut bytes: &[u8], context: &mut Context<'_>) -> Result<(), ProtocolError> {
-        self.heard(context.now);
+        self.peer_seen(context.now);
         self.listening.resume(context.now);
         // What comes after the end is of no call, and must begin none.
         while !bytes.is_empty() && !self.has_ended() {
             let used = match self.parser.state {
-                State::Header => self.take_header(bytes, context)?,
-                State::Body { slot, wire, left } => {
+                ParserState::Header => self.take_header(bytes, context)?,
+                ParserState::Body { slot, wire, left } => {
                     let used = bytes.len().min(left as usize);
                     self.copy_body(slot, wire, &bytes[..used], context);
                     self.body_came(used as u32, context)?;
                     used
                 }
-                State::Skip { left } => {
+                ParserState::Skip { left } => {
                     let used = bytes.len().min(left as usize);
                     self.skipped(used as u32);
                     used
                 }
-                State::Text { left, status } => {
+                ParserState::Text { left, status } => {
                     let used = bytes.len().min(left as usize);
                     self.parser.text.extend_from_slice(&bytes[..used]);
                     self.text_came(left - used as u32, status)?;
@@ -132,7 +132,7 @@ impl Connection {
     /// Where the next bytes go, if they are so many that they are worth reading straight to their place. After a
     /// read, call [`Connection::direct_came`].
     pub fn direct<'a>(&'a mut self, receive: &'a mut dyn ReceiveHeap) -> Option<&'a mut [u8]> {
-        let State::Body { slot, wire, left } = self.parser.state else {
+        let ParserState::Body { slot, wire, left } = self.parser.state else {
             return None;
         };
         if left < DIRECT_BYTES_MIN {
@@ -141,9 +141,9 @@ impl Connection {
         let partial = self.calls.same_mut(slot, wire)?.partial.as_mut()?;
         let (from, end) = (partial.filled as usize, (partial.filled + left) as usize);
         match &mut partial.into {
-            Into::Nowhere => None,
-            Into::Block(block) => receive.bytes_mut(block).get_mut(from..end),
-            Into::Private(buffer) => {
+            BodyTarget::Nowhere => None,
+            BodyTarget::Block(block) => receive.bytes_mut(block).get_mut(from..end),
+            BodyTarget::Private(buffer) => {
                 if buffer.bytes.len() < end {
                     buffer.bytes.resize(end, 0);
                 }
@@ -154,9 +154,9 @@ impl Connection {
 
     /// Counts bytes that were read to where [`Connection::direct`] said.
     pub fn direct_came(&mut self, bytes: usize, context: &mut Context<'_>) -> Result<(), ProtocolError> {
-        self.heard(context.now);
+        self.peer_seen(context.now);
         self.listening.resume(context.now);
-        let State::Body { slot, wire, left } = self.parser.state else {
+        let ParserState::Body { slot, wire, left } = self.parser.state else {
             return Ok(());
         };
         let bytes = (bytes as u32).min(left);
@@ -181,13 +181,13 @@ impl Connection {
         let (from, end) = (partial.filled as usize, partial.filled as usize + bytes.len());
         partial.filled += bytes.len() as u32;
         match &mut partial.into {
-            Into::Nowhere => {}
-            Into::Block(block) => {
+            BodyTarget::Nowhere => {}
+            BodyTarget::Block(block) => {
                 if let Some(place) = context.receive.bytes_mut(block).get_mut(from..end) {
                     place.copy_from_slice(bytes);
                 }
             }
-            Into::Private(buffer) => {
+            BodyTarget::Private(buffer) => {
                 // A direct read that was cut short leaves room behind what has come.
                 buffer.bytes.truncate(from);
                 buffer.bytes.extend_from_slice(bytes);
@@ -196,16 +196,16 @@ impl Connection {
     }
 
     fn body_came(&mut self, bytes: u32, context: &mut Context<'_>) -> Result<(), ProtocolError> {
-        let State::Body { slot, wire, left } = self.parser.state else {
+        let ParserState::Body { slot, wire, left } = self.parser.state else {
             return Ok(());
         };
         let left = left - bytes;
         if left > 0 {
-            self.parser.state = State::Body { slot, wire, left };
+            self.parser.state = ParserState::Body { slot, wire, left };
             return Ok(());
         }
-        self.parser.state = State::Header;
-        let whole = |partial: &Partial| partial.filled == partial.total;
+        self.parser.state = ParserState::Header;
+        let whole = |partial: &PartialStep| partial.filled == partial.total;
         if self
             .calls
             .same_mut(slot, wire)
@@ -220,17 +220,17 @@ impl Connection {
 
     fn skipped(&mut self, bytes: u32) {
         self.parser.state = match self.parser.state {
-            State::Skip { left } if left > bytes => State::Skip { left: left - bytes },
-            _ => State::Header,
+            ParserState::Skip { left } if left > bytes => ParserState::Skip { left: left - bytes },
+            _ => ParserState::Header,
         };
     }
 
     fn text_came(&mut self, left: u32, status: u32) -> Result<(), ProtocolError> {
-        self.parser.state = State::Text { left, status };
+        self.parser.state = ParserState::Text { left, status };
         if left > 0 {
             return Ok(());
         }
-        self.parser.state = State::Header;
+        self.parser.state = ParserState::Header;
         let text = std::mem::take(&mut self.parser.text);
         match Code::from_number(status) {
             Code::Ok => {
@@ -284,7 +284,7 @@ impl Connection {
         self.check_step_header(header)?;
         let wire = header.call.get();
         let parts = header.parts;
-        self.parser.state = State::Skip {
+        self.parser.state = ParserState::Skip {
             left: header.body_bytes.get(),
         };
         let slot = if parts.contains(Parts::BEGIN) && self.role == Role::Server {
@@ -305,7 +305,7 @@ impl Connection {
         }
         self.count_step(slot, header)?;
         if parts == Parts::WINDOW {
-            self.parser.state = State::Header;
+            self.parser.state = ParserState::Header;
             return self.window(slot, header.status_or_window.get());
         }
         self.begin_body(slot, header, context)
@@ -510,7 +510,7 @@ impl Connection {
         };
         let windowed = parts.contains(Parts::MESSAGE) && streams(sender, call.kind);
         let with_status = parts.intersects(Parts::STATUS | Parts::CANCEL);
-        call.partial = Some(Partial {
+        call.partial = Some(PartialStep {
             parts,
             method: own_method(&self.methods, header.method.get()),
             status: if with_status {
@@ -532,7 +532,7 @@ impl Connection {
             expires_at,
         });
         self.parser.receiving_bytes += u64::from(total);
-        self.parser.state = State::Body { slot, wire, left };
+        self.parser.state = ParserState::Body { slot, wire, left };
         match left {
             0 => self.body_came(0, context),
             _ => Ok(()),
@@ -542,7 +542,7 @@ impl Connection {
     /// Ends a call whose message has no place, and skips what comes of it.
     fn heap_is_full(&mut self, slot: u32, left: u32, context: &mut Context<'_>) {
         self.break_call(slot, Code::ResourceExhausted, HEAP_FULL, context);
-        self.parser.state = State::Skip { left };
+        self.parser.state = ParserState::Skip { left };
         self.skipped(0);
     }
 
@@ -552,11 +552,11 @@ impl Connection {
         parts: Parts,
         (left, total): (u32, u32),
         context: &mut Context<'_>,
-    ) -> Option<Into> {
+    ) -> Option<BodyTarget> {
         let bytes_max =
             RECEIVING_MESSAGES_MAX * u64::from(self.limits.message_bytes_max.max(METADATA_BYTES_MAX));
         if total == 0 {
-            return Some(Into::Nowhere);
+            return Some(BodyTarget::Nowhere);
         }
         if self.parser.receiving_bytes + u64::from(total) > bytes_max + u64::from(METADATA_BYTES_MAX) {
             return None;
@@ -564,10 +564,10 @@ impl Connection {
         // Metadata is the same in either encoding. That of a CANCEL must not fail for want of memory.
         let is_encoded = self.encoding == Encoding::Protobuf && parts.contains(Parts::MESSAGE);
         if parts == Parts::CANCEL || is_encoded {
-            return Some(Into::Private(context.buffers.take()));
+            return Some(BodyTarget::Private(context.buffers.take()));
         }
         let bytes = arrival::first_bytes(left, total, self.parser.receiving_bytes);
-        context.receive.allocate(bytes).ok().map(Into::Block)
+        context.receive.allocate(bytes).ok().map(BodyTarget::Block)
     }
 
     fn chunk(&mut self, header: &FrameHeader, context: &mut Context<'_>) -> Result<(), ProtocolError> {
@@ -591,14 +591,14 @@ impl Connection {
             });
         }
         let Some(slot) = self.find(call)? else {
-            self.parser.state = State::Skip { left };
+            self.parser.state = ParserState::Skip { left };
             return Ok(());
         };
         let over = self.role == Role::Server && self.status_is_on_its_way(slot);
         match self.calls.get(slot).and_then(|call| call.partial.as_ref()) {
             Some(partial) if partial.total - partial.filled >= left => {
                 if self.make_room(slot, left, context).is_ok() {
-                    self.parser.state = State::Body {
+                    self.parser.state = ParserState::Body {
                         slot,
                         wire: call,
                         left,
@@ -609,7 +609,7 @@ impl Connection {
                 Ok(())
             }
             None if over => {
-                self.parser.state = State::Skip { left };
+                self.parser.state = ParserState::Skip { left };
                 Ok(())
             }
             Some(_) => Err(ProtocolError::Chunk {
@@ -694,15 +694,19 @@ fn deadline(now: Nanos, timeout_ns: u64) -> Nanos {
     }
 }
 
-fn check_metadata(call: u64, partial: &mut Partial, context: &mut Context<'_>) -> Result<(), ProtocolError> {
+fn check_metadata(
+    call: u64,
+    partial: &mut PartialStep,
+    context: &mut Context<'_>,
+) -> Result<(), ProtocolError> {
     let length = partial.metadata_bytes as usize;
     if length == 0 {
         return Ok(());
     }
     let bytes: &[u8] = match &mut partial.into {
-        Into::Nowhere => &[],
-        Into::Block(block) => context.receive.bytes_mut(block),
-        Into::Private(buffer) => &buffer.bytes,
+        BodyTarget::Nowhere => &[],
+        BodyTarget::Block(block) => context.receive.bytes_mut(block),
+        BodyTarget::Private(buffer) => &buffer.bytes,
     };
     let block = bytes.get(..length).unwrap_or_default();
     let padding = bytes
@@ -717,22 +721,22 @@ fn check_metadata(call: u64, partial: &mut Partial, context: &mut Context<'_>) -
     metadata::check(block).map_err(|error| ProtocolError::Metadata { call, error })
 }
 
-fn into_step(id: u64, partial: Partial) -> Step {
-    let Partial {
+fn into_step(id: u64, partial: PartialStep) -> Step {
+    let PartialStep {
         metadata_bytes,
         message_bytes,
         ..
     } = partial;
     let body = match partial.into {
-        Into::Nowhere => Body::Empty,
-        Into::Block(block) => Body::Received(ReceivedBody {
+        BodyTarget::Nowhere => Body::Empty,
+        BodyTarget::Block(block) => Body::Received(ReceivedBody {
             added: None,
             block,
             metadata_bytes,
             message_bytes,
             offsets: Offsets::Message,
         }),
-        Into::Private(buffer) => Body::Encoded(EncodedBody {
+        BodyTarget::Private(buffer) => Body::Encoded(EncodedBody {
             buffer,
             metadata_bytes,
             message_bytes,

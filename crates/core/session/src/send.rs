@@ -2,7 +2,7 @@
 //!
 //! Three queues feed the wire. *Control* frames (windows, cancellations, pings) go first. Then come steps that fit
 //! one frame, in the order in which their calls became ready. Then *bulk*: messages of several chunks, one chunk a
-//! turn, round robin. Each round of [`Outgoing::fill`] takes from all three, so a small step waits for one chunk at
+//! turn, round robin. Each round of [`SendHalf::fill`] takes from all three, so a small step waits for one chunk at
 //! most, and bulk gets its share whatever the small ones do. The order of steps within a call is kept.
 //!
 //! A large message begins with a `STEP` that has none of its bytes: so calls begin in the order in which the app
@@ -20,7 +20,7 @@ use provost_wire::limits::{CHUNK_BYTES_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_C
 use zerocopy::IntoBytes;
 
 use crate::Role;
-use crate::calls::{Call, Calls, NONE, Turn};
+use crate::calls::{NONE, OpenCall, OpenCalls, SendTurn};
 use crate::legal::streams;
 
 /// Steps that wait to be sent before the connection takes no more.
@@ -57,7 +57,7 @@ pub enum Piece<'a> {
 
 /// How much may wait for the socket at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting {
+pub struct SocketBacklog {
     /// Bytes of frames past which no further round is added.
     pub bytes_max: usize,
     /// Pieces of memory likewise.
@@ -149,7 +149,7 @@ struct OutStep {
     wire_cost: u32,
     body: OutBody,
     /// Bytes of the body that are in frames already, and where that is in the foreign ranges.
-    at: Cursor,
+    at: SegmentCursor,
     started: bool,
     /// Whether segments were made that refer to the body.
     gathered: bool,
@@ -157,7 +157,7 @@ struct OutStep {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
+struct SegmentCursor {
     body: usize,
     range: u32,
     in_range: u32,
@@ -175,7 +175,7 @@ impl OutStep {
 
 /// A frame without a place in a call's order.
 #[derive(Debug)]
-enum Control {
+enum ControlFrame {
     Window { slot: u32, wire: u64 },
     Cancel { wire: u64, status: Code, body: OutBody },
     Plain { kind: u8, status: Code, text: Vec<u8> },
@@ -183,7 +183,7 @@ enum Control {
 
 /// Memory that is in frames already and not yet sent.
 #[derive(Debug)]
-enum Segment {
+enum FramedMemory {
     /// The next bytes of `staging`.
     Staged(u32),
     Bytes {
@@ -204,28 +204,28 @@ enum Segment {
     },
 }
 
-impl Segment {
+impl FramedMemory {
     fn length(&self) -> usize {
         match self {
-            Segment::Staged(length) | Segment::Zeros(length) => *length as usize,
-            Segment::Bytes { length, .. } | Segment::Foreign { length, .. } => *length as usize,
-            Segment::Done { .. } => 0,
+            FramedMemory::Staged(length) | FramedMemory::Zeros(length) => *length as usize,
+            FramedMemory::Bytes { length, .. } | FramedMemory::Foreign { length, .. } => *length as usize,
+            FramedMemory::Done { .. } => 0,
         }
     }
 }
 
 /// The sending half of a connection.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct SendHalf {
     role: Role,
     steps: Vec<Option<OutStep>>,
     free: Vec<u32>,
-    control: VecDeque<Control>,
+    control: VecDeque<ControlFrame>,
     single: VecDeque<(u32, u64)>,
     bulk: VecDeque<(u32, u64)>,
     /// Entries of `single` and `bulk` whose call has ended since.
     stale: usize,
-    segments: VecDeque<Segment>,
+    segments: VecDeque<FramedMemory>,
     /// Bytes of the first segment that are sent.
     front_sent: usize,
     staging: Buffer,
@@ -240,9 +240,9 @@ pub(crate) struct Outgoing {
     tokens_due: Vec<u64>,
 }
 
-impl Outgoing {
-    pub(crate) fn new(role: Role) -> Outgoing {
-        Outgoing {
+impl SendHalf {
+    pub(crate) fn new(role: Role) -> SendHalf {
+        SendHalf {
             role,
             steps: Vec::new(),
             free: Vec::new(),
@@ -264,7 +264,7 @@ impl Outgoing {
     }
 
     /// Whether another step may be queued. Steps that wait for a stream's window do not count: one stream must not stop the
-    /// others. They are bounded by [`Outgoing::holds_enough`].
+    /// others. They are bounded by [`SendHalf::holds_enough`].
     pub(crate) fn has_room(&self) -> bool {
         self.waiting_steps < STEPS_MAX && self.waiting_private_bytes < PRIVATE_BYTES_MAX
     }
@@ -293,13 +293,13 @@ impl Outgoing {
         self.segments.is_empty()
     }
 
-    /// Whether [`Outgoing::fill`] would find something.
+    /// Whether [`SendHalf::fill`] would find something.
     pub(crate) fn has_frames(&self) -> bool {
         !(self.control.is_empty() && self.single.is_empty() && self.bulk.is_empty())
     }
 
     /// Queues a step behind those of its call.
-    pub(crate) fn push(&mut self, slot: u32, call: &mut Call, step: &Step, body: OutBody) {
+    pub(crate) fn push(&mut self, slot: u32, call: &mut OpenCall, step: &Step, body: OutBody) {
         let message = step.parts.contains(Parts::MESSAGE);
         let windowed = message && streams(self.role, call.kind);
         let wire_cost = if windowed {
@@ -320,7 +320,7 @@ impl Outgoing {
             app_cost,
             wire_cost,
             body,
-            at: Cursor::default(),
+            at: SegmentCursor::default(),
             started: false,
             gathered: false,
             next: NONE,
@@ -330,12 +330,12 @@ impl Outgoing {
     }
 
     /// Puts a step behind those of its call, and counts it.
-    fn append(&mut self, call: &mut Call, out: OutStep) {
+    fn append(&mut self, call: &mut OpenCall, out: OutStep) {
         call.pending.cost_bytes += u64::from(out.wire_cost);
         call.pending.private_bytes += out.body.buffer.bytes.len();
         call.pending.body_bytes += out.body_bytes();
         call.pending.steps += 1;
-        if call.pending.turn == Turn::Held {
+        if call.pending.turn == SendTurn::Held {
             self.held_steps += 1;
             self.held_private_bytes += out.body.buffer.bytes.len();
         } else {
@@ -356,20 +356,20 @@ impl Outgoing {
     }
 
     /// Puts a call in the ready queue that its next step belongs in, or holds it if that step must wait.
-    pub(crate) fn take_turn(&mut self, slot: u32, call: &mut Call) {
-        if call.pending.turn == Turn::Queued {
+    pub(crate) fn take_turn(&mut self, slot: u32, call: &mut OpenCall) {
+        if call.pending.turn == SendTurn::Queued {
             return;
         }
         let Some(head) = self.step(call.pending.head) else {
-            self.set_turn(call, Turn::Idle);
+            self.set_turn(call, SendTurn::Idle);
             return;
         };
         if head.wire_cost > 0 && !head.started && call.send_window.available <= 0 {
-            self.set_turn(call, Turn::Held);
+            self.set_turn(call, SendTurn::Held);
             return;
         }
         let bulk = head.started;
-        self.set_turn(call, Turn::Queued);
+        self.set_turn(call, SendTurn::Queued);
         if bulk {
             self.bulk.push_back((slot, call.wire))
         } else {
@@ -377,10 +377,10 @@ impl Outgoing {
         }
     }
 
-    fn set_turn(&mut self, call: &mut Call, turn: Turn) {
+    fn set_turn(&mut self, call: &mut OpenCall, turn: SendTurn) {
         let (steps, bytes) = (call.pending.steps as usize, call.pending.private_bytes);
         let body_bytes = call.pending.body_bytes;
-        match (call.pending.turn == Turn::Held, turn == Turn::Held) {
+        match (call.pending.turn == SendTurn::Held, turn == SendTurn::Held) {
             (false, true) => {
                 self.waiting_steps -= steps;
                 self.waiting_private_bytes -= bytes;
@@ -401,11 +401,11 @@ impl Outgoing {
     }
 
     /// Forgets what waits of a call that has ended. What is in frames already is still sent.
-    pub(crate) fn forget(&mut self, call: &mut Call, context: &mut Context<'_>) {
-        if call.pending.turn == Turn::Queued {
+    pub(crate) fn forget(&mut self, call: &mut OpenCall, context: &mut Context<'_>) {
+        if call.pending.turn == SendTurn::Queued {
             self.stale += 1;
         }
-        self.set_turn(call, Turn::Idle);
+        self.set_turn(call, SendTurn::Idle);
         while call.pending.head != NONE {
             let at = self.unlink_head(call);
             self.finish(at, context);
@@ -414,7 +414,7 @@ impl Outgoing {
 
     /// Drops the entries of ended calls once they are most of the ready queues; so these stay bounded by the calls
     /// in flight even while nothing can be sent.
-    pub(crate) fn sweep(&mut self, calls: &mut Calls) {
+    pub(crate) fn sweep(&mut self, calls: &mut OpenCalls) {
         if self.stale > 64 && self.stale * 2 > self.single.len() + self.bulk.len() {
             self.single
                 .retain(|(slot, wire)| calls.same_mut(*slot, *wire).is_some());
@@ -426,14 +426,15 @@ impl Outgoing {
 
     /// Queues a `CANCEL` for the peer.
     pub(crate) fn cancel(&mut self, wire: u64, status: Code, body: OutBody) {
-        self.control.push_back(Control::Cancel { wire, status, body });
+        self.control
+            .push_back(ControlFrame::Cancel { wire, status, body });
     }
 
     /// Queues a `WINDOW` for the peer; all that becomes due until it is sent goes with it.
-    pub(crate) fn window(&mut self, slot: u32, call: &mut Call) {
+    pub(crate) fn window(&mut self, slot: u32, call: &mut OpenCall) {
         if !call.window_queued {
             call.window_queued = true;
-            self.control.push_back(Control::Window {
+            self.control.push_back(ControlFrame::Window {
                 slot,
                 wire: call.wire,
             });
@@ -442,14 +443,14 @@ impl Outgoing {
 
     /// Queues a frame that belongs to no call.
     pub(crate) fn plain(&mut self, kind: u8, status: Code, text: Vec<u8>) {
-        self.control.push_back(Control::Plain { kind, status, text });
+        self.control.push_back(ControlFrame::Plain { kind, status, text });
     }
 
     /// Forgets all that waits and all that is on its way: the connection is gone.
     pub(crate) fn abandon(&mut self, context: &mut Context<'_>) {
         context.sent.append(&mut self.tokens_due);
         while let Some(control) = self.control.pop_front() {
-            if let Control::Cancel { body, .. } = control {
+            if let ControlFrame::Cancel { body, .. } = control {
                 body.release(context);
             }
         }
@@ -457,7 +458,7 @@ impl Outgoing {
         self.bulk.clear();
         self.stale = 0;
         while let Some(segment) = self.segments.pop_front() {
-            if let Segment::Done { step } = segment {
+            if let FramedMemory::Done { step } = segment {
                 self.free_step(step, context);
             }
         }
@@ -467,7 +468,7 @@ impl Outgoing {
 
     /// Puts the next frames in front of the socket, unless enough is there. Calls whose last step is in frames are
     /// named in `ended`.
-    pub(crate) fn fill(&mut self, calls: &mut Calls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
+    pub(crate) fn fill(&mut self, calls: &mut OpenCalls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
         context.sent.append(&mut self.tokens_due);
         if self.segments.is_empty() && self.has_frames() {
             self.round(calls, context, ended);
@@ -478,10 +479,10 @@ impl Outgoing {
     /// sent whole before more is: only then the memory of its headers is used again.)
     pub(crate) fn fill_several(
         &mut self,
-        calls: &mut Calls,
+        calls: &mut OpenCalls,
         context: &mut Context<'_>,
         ended: &mut Vec<u32>,
-        waiting: Waiting,
+        waiting: SocketBacklog,
     ) {
         context.sent.append(&mut self.tokens_due);
         if !self.segments.is_empty() {
@@ -496,11 +497,11 @@ impl Outgoing {
     }
 
     fn waiting_frame_bytes(&self) -> usize {
-        self.segments.iter().map(Segment::length).sum()
+        self.segments.iter().map(FramedMemory::length).sum()
     }
 
     /// A round: control frames, steps that fit one frame, one chunk.
-    fn round(&mut self, calls: &mut Calls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
+    fn round(&mut self, calls: &mut OpenCalls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
         if self.staging.bytes.capacity() == 0 {
             self.staging = context.buffers.take_for_frames();
         }
@@ -520,10 +521,15 @@ impl Outgoing {
         }
     }
 
-    fn frame_control(&mut self, control: Control, calls: &mut Calls, context: &mut Context<'_>) -> usize {
+    fn frame_control(
+        &mut self,
+        control: ControlFrame,
+        calls: &mut OpenCalls,
+        context: &mut Context<'_>,
+    ) -> usize {
         let before = self.staging.bytes.len();
         match control {
-            Control::Window { slot, wire } => {
+            ControlFrame::Window { slot, wire } => {
                 let Some(call) = calls.same_mut(slot, wire) else {
                     return 0;
                 };
@@ -537,7 +543,7 @@ impl Outgoing {
                 };
                 self.stage(header, &[]);
             }
-            Control::Cancel { wire, status, body } => {
+            ControlFrame::Cancel { wire, status, body } => {
                 let header = FrameHeader {
                     body_bytes: (body.buffer.bytes.len() as u32).into(),
                     kind: frame_kind::STEP,
@@ -550,7 +556,7 @@ impl Outgoing {
                 self.stage(header, &body.buffer.bytes);
                 body.release(context);
             }
-            Control::Plain { kind, status, text } => {
+            ControlFrame::Plain { kind, status, text } => {
                 let header = FrameHeader {
                     body_bytes: (text.len() as u32).into(),
                     kind,
@@ -568,15 +574,15 @@ impl Outgoing {
         self.staging.bytes.extend_from_slice(body);
         let length = (HEADER_BYTES + body.len()) as u32;
         match self.segments.back_mut() {
-            Some(Segment::Staged(staged)) => *staged += length,
-            _ => self.segments.push_back(Segment::Staged(length)),
+            Some(FramedMemory::Staged(staged)) => *staged += length,
+            _ => self.segments.push_back(FramedMemory::Staged(length)),
         }
     }
 
     /// Makes one frame of a call's next step: the whole step, or its next chunk.
     fn frame_step(
         &mut self,
-        calls: &mut Calls,
+        calls: &mut OpenCalls,
         (slot, wire): (u32, u64),
         context: &mut Context<'_>,
         ended: &mut Vec<u32>,
@@ -585,7 +591,7 @@ impl Outgoing {
             self.stale = self.stale.saturating_sub(1);
             return 0;
         };
-        self.set_turn(call, Turn::Idle);
+        self.set_turn(call, SendTurn::Idle);
         let at = call.pending.head;
         let Some(step) = self.steps.get_mut(at as usize).and_then(Option::as_mut) else {
             return 0;
@@ -629,8 +635,8 @@ impl Outgoing {
                 .extend_from_slice(&step.body.buffer.bytes[from..from + length]);
             let length = (HEADER_BYTES + length) as u32;
             match self.segments.back_mut() {
-                Some(Segment::Staged(staged)) => *staged += length,
-                _ => self.segments.push_back(Segment::Staged(length)),
+                Some(FramedMemory::Staged(staged)) => *staged += length,
+                _ => self.segments.push_back(FramedMemory::Staged(length)),
             }
             return;
         }
@@ -651,7 +657,7 @@ impl Outgoing {
     }
 
     /// Takes the first step out of a call's list.
-    fn unlink_head(&mut self, call: &mut Call) -> u32 {
+    fn unlink_head(&mut self, call: &mut OpenCall) -> u32 {
         let at = call.pending.head;
         let Some(step) = self.steps.get(at as usize).and_then(Option::as_ref) else {
             call.pending.head = NONE;
@@ -666,7 +672,7 @@ impl Outgoing {
         call.pending.private_bytes -= bytes;
         call.pending.body_bytes -= body_bytes;
         call.pending.cost_bytes -= u64::from(step.wire_cost);
-        if call.pending.turn == Turn::Held {
+        if call.pending.turn == SendTurn::Held {
             self.held_steps -= 1;
             self.held_private_bytes -= bytes;
         } else {
@@ -681,7 +687,7 @@ impl Outgoing {
     fn finish(&mut self, at: u32, context: &mut Context<'_>) {
         let gathered = self.step(at).is_some_and(|step| step.gathered);
         if gathered && !self.segments.is_empty() {
-            self.segments.push_back(Segment::Done { step: at });
+            self.segments.push_back(FramedMemory::Done { step: at });
         } else {
             self.free_step(at, context);
         }
@@ -721,7 +727,7 @@ impl Outgoing {
         let mut skip = self.front_sent;
         self.segments.iter().filter_map(move |segment| {
             let skipped = std::mem::take(&mut skip);
-            if let Segment::Staged(length) = segment {
+            if let FramedMemory::Staged(length) = segment {
                 let from = staged_at;
                 // The front's sent bytes are in `staging_sent` already.
                 staged_at += *length as usize - skipped;
@@ -731,11 +737,11 @@ impl Outgoing {
         })
     }
 
-    fn piece(&self, segment: &Segment, skipped: usize) -> Option<Piece<'_>> {
+    fn piece(&self, segment: &FramedMemory, skipped: usize) -> Option<Piece<'_>> {
         match segment {
-            Segment::Staged(_) | Segment::Done { .. } => None,
-            Segment::Zeros(length) => ZEROS.get(skipped..*length as usize).map(Piece::Private),
-            Segment::Bytes { step, from, length } => {
+            FramedMemory::Staged(_) | FramedMemory::Done { .. } => None,
+            FramedMemory::Zeros(length) => ZEROS.get(skipped..*length as usize).map(Piece::Private),
+            FramedMemory::Bytes { step, from, length } => {
                 let (from, end) = (*from as usize + skipped, (*from + *length) as usize);
                 self.step(*step)?
                     .body
@@ -744,7 +750,7 @@ impl Outgoing {
                     .get(from..end)
                     .map(Piece::Private)
             }
-            Segment::Foreign {
+            FramedMemory::Foreign {
                 step,
                 range,
                 from,
@@ -763,7 +769,7 @@ impl Outgoing {
         while let Some(front) = self.segments.front() {
             let rest = front.length() - self.front_sent;
             let sent = rest.min(left);
-            if let Segment::Staged(_) = front {
+            if let FramedMemory::Staged(_) = front {
                 self.staging_sent += sent;
             }
             left -= sent;
@@ -772,7 +778,7 @@ impl Outgoing {
                 return;
             }
             self.front_sent = 0;
-            if let Some(Segment::Done { step }) = self.segments.pop_front() {
+            if let Some(FramedMemory::Done { step }) = self.segments.pop_front() {
                 self.free_step(step, context);
             }
         }
@@ -832,12 +838,12 @@ fn next_chunk(step: &OutStep, wire: u64) -> (FrameHeader, usize) {
 }
 
 /// The next run of a step's body that lies in one place, up to byte `end` of the body.
-fn next_segment(step: &OutStep, at: u32, cursor: &mut Cursor, end: usize) -> Segment {
+fn next_segment(step: &OutStep, at: u32, cursor: &mut SegmentCursor, end: usize) -> FramedMemory {
     let wanted = end - cursor.body;
     let private = step.body.buffer.bytes.len();
     if cursor.body < private {
         let length = wanted.min(private - cursor.body);
-        let segment = Segment::Bytes {
+        let segment = FramedMemory::Bytes {
             step: at,
             from: cursor.body as u32,
             length: length as u32,
@@ -848,7 +854,7 @@ fn next_segment(step: &OutStep, at: u32, cursor: &mut Cursor, end: usize) -> Seg
     let Some(range) = step.body.buffer.foreign.get(cursor.range as usize) else {
         // Not reached: the lengths were checked. Zeros keep the frame whole.
         cursor.body = end;
-        return Segment::Zeros(wanted.min(ZEROS.len()) as u32);
+        return FramedMemory::Zeros(wanted.min(ZEROS.len()) as u32);
     };
     let padded = range.len().next_multiple_of(8);
     let (from, limit) = (
@@ -863,14 +869,14 @@ fn next_segment(step: &OutStep, at: u32, cursor: &mut Cursor, end: usize) -> Seg
     cursor.body += length as usize;
     cursor.in_range += length;
     let segment = if limit == range.len() && from < limit {
-        Segment::Foreign {
+        FramedMemory::Foreign {
             step: at,
             range: cursor.range,
             from,
             length,
         }
     } else {
-        Segment::Zeros(length)
+        FramedMemory::Zeros(length)
     };
     if cursor.in_range == padded {
         cursor.range += 1;

@@ -439,7 +439,7 @@ fn a_peer_that_made_a_mistake_is_told_which() {
     };
     server
         .connection
-        .end_and_tell(Code::Internal, &error.to_string(), &mut context);
+        .end_with_notice(Code::Internal, &error.to_string(), &mut context);
     let found = client.input(&server.output()).unwrap_err();
     assert!(
         matches!(&found, ProtocolError::PeerClosed { reason } if reason.contains("99000000")),

@@ -172,7 +172,7 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// None that is known of.
-    pub fn tell(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.connection.writer().write_all(bytes)
     }
 

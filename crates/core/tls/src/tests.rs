@@ -450,7 +450,7 @@ fn there_is_no_key_before_the_end_and_none_with_an_end_that_wants_records() {
 fn what_is_told_after_the_handshake_arrives() {
     let mut ends = shaken(&Authority::new(), [Purpose::Key; 2]).unwrap();
     assert!(ends[0].told().is_empty());
-    ends[1].tell(b"word").unwrap();
+    ends[1].send(b"word").unwrap();
     let record = ends[1].output().unwrap();
     ends[0].input(&record).unwrap();
     assert_eq!(ends[0].told(), b"word");

@@ -199,7 +199,7 @@ impl<C: Carrier> SessionTransport<C> {
             }
             CarrierEnd::Protocol(error) => {
                 let reason = format!("the peer broke the protocol: {error}");
-                self.connection.end_and_tell(Code::Internal, &reason, context);
+                self.connection.end_with_notice(Code::Internal, &reason, context);
                 // The peer may not take it any more; then it learns from the end of the connection alone.
                 self.carrier
                     .write(&mut self.connection, SocketHint::Skip, context);

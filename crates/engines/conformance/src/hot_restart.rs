@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use provost_datapath::{
-    BlockContent, Engine, ForeignBytes, InPlace, Kept, NotSaved, ReceiveHeap, ReceivedBlock, RestoreError,
-    Restorer, SavedState, Saver, Successor, duplicate_descriptors,
+    BlockContent, Engine, ForeignBytes, InPlace, KeptMemory, NotSaved, ReceiveHeap, ReceivedBlock,
+    RestoreError, Restorer, SavedState, Saver, Successor, duplicate_descriptors,
 };
 use provost_marshal::copy_foreign;
 use provost_session::Role;
@@ -21,7 +21,7 @@ const ROUNDS_BETWEEN_LATER: u64 = 200;
 const FAILS_ONE_IN: u64 = 4;
 
 /// What an engine leaves its successor.
-pub struct Saved {
+pub struct LeftState {
     pub state: SavedState,
     pub descriptors: Vec<OwnedFd>,
 }
@@ -35,7 +35,7 @@ pub trait Successors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError>;
 
@@ -45,8 +45,8 @@ pub trait Successors {
     /// A state is not one to go on from.
     fn both(
         &mut self,
-        client: (Saved, &mut dyn Restorer),
-        server: (Saved, &mut dyn Restorer),
+        client: (LeftState, &mut dyn Restorer),
+        server: (LeftState, &mut dyn Restorer),
     ) -> Result<[Box<dyn Engine>; 2], RestoreError> {
         Ok([
             self.one(Role::Client, client.0, client.1)?,
@@ -163,12 +163,12 @@ impl HotRestarts {
 
 /// Saves an engine; a state that shall not be restored lacks its end.
 #[allow(clippy::borrowed_box)]
-fn save(engine: &Box<dyn Engine>, saver: &mut dyn Saver, fails: bool) -> Saved {
+fn save(engine: &Box<dyn Engine>, saver: &mut dyn Saver, fails: bool) -> LeftState {
     let mut state = engine.save(saver);
     if fails {
         state.bytes.pop();
     }
-    Saved {
+    LeftState {
         state,
         descriptors: duplicate_descriptors(&**engine).expect("a free descriptor"),
     }
@@ -189,11 +189,11 @@ pub fn succeed<T, S, E>(
         Successor::SameProcess => {
             let mut saver = InPlace::new(copy_foreign);
             let saved = save(&mut saver);
-            let mut kept: Kept = saver.into_restorer();
+            let mut kept: KeptMemory = saver.into_restorer();
             restore(saved, &mut kept)
         }
         Successor::OtherProcess => {
-            let mut saver = Copies::default();
+            let mut saver = ForeignCopies::default();
             let saved = save(&mut saver);
             let mut moved = saver.moved(heap);
             let restored = restore(saved, &mut moved);
@@ -208,11 +208,11 @@ pub fn succeed<T, S, E>(
 
 /// Saves for another process: foreign memory is copied, blocks are noted.
 #[derive(Default)]
-struct Copies {
+struct ForeignCopies {
     blocks: Vec<(ReceivedBlock, BlockContent)>,
 }
 
-impl Saver for Copies {
+impl Saver for ForeignCopies {
     fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>) {
         copy_foreign(bytes, out);
     }
@@ -223,10 +223,10 @@ impl Saver for Copies {
     }
 }
 
-impl Copies {
+impl ForeignCopies {
     /// Copies the blocks that can move to others of the same heap, which stands for the other process's.
-    fn moved(self, heap: &mut dyn ReceiveHeap) -> Moved {
-        let mut moved = Moved::default();
+    fn moved(self, heap: &mut dyn ReceiveHeap) -> MovedBlocks {
+        let mut moved = MovedBlocks::default();
         for (old, content) in self.blocks {
             let BlockContent::Movable { filled } = content else {
                 moved.places.insert(old.at, Some(old));
@@ -248,14 +248,14 @@ impl Copies {
 
 /// Restores in another process: each block that a state names is at another place, those that must not move aside.
 #[derive(Default)]
-struct Moved {
+struct MovedBlocks {
     /// Where each block is now, unless there was no room for it.
     places: HashMap<u32, Option<ReceivedBlock>>,
     originals: Vec<ReceivedBlock>,
     copies: Vec<ReceivedBlock>,
 }
 
-impl Moved {
+impl MovedBlocks {
     fn settle(self, heap: &mut dyn ReceiveHeap) {
         assert!(self.places.is_empty(), "a block was saved and not restored");
         self.originals.into_iter().for_each(|block| heap.free(block));
@@ -266,7 +266,7 @@ impl Moved {
     }
 }
 
-impl Restorer for Moved {
+impl Restorer for MovedBlocks {
     fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         let at = saved.at;
         let place = self.places.remove(&at).ok_or(NotSaved::Block { at })?;

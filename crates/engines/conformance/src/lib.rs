@@ -10,7 +10,7 @@ pub mod simulated;
 mod suite;
 
 pub use harness::{Bench, End, Event, Keeps, Node, Pair, Reads, TestHeap};
-pub use hot_restart::{HotRestarts, Saved, Sides, Successors, succeed};
+pub use hot_restart::{HotRestarts, LeftState, Sides, Successors, succeed};
 pub use message::{Content, content, content_bytes, piece_bytes};
 pub use provost_random::SeededRandom as Random;
 pub use suite::{

@@ -45,9 +45,9 @@ pub fn content_bytes(seed: u64, message_bytes: u32) -> Vec<u8> {
     bytes
 }
 
-struct Memory(Vec<u8>);
+struct MessageMemory(Vec<u8>);
 
-impl Keepalive for Memory {}
+impl Keepalive for MessageMemory {}
 
 impl Content {
     #[must_use]
@@ -70,7 +70,7 @@ impl Content {
         let leaves = leaves(self.seed, self.message_bytes);
         let head = leaves.first().map_or(bytes.len(), |leaf| leaf.start);
         buffer.bytes.extend_from_slice(&bytes[..head]);
-        let memory = Arc::new(Memory(bytes));
+        let memory = Arc::new(MessageMemory(bytes));
         for leaf in leaves {
             let address = NonZeroUsize::new(memory.0.as_ptr().addr() + leaf.start).expect("not null");
             let keepalive: Arc<dyn Keepalive> = memory.clone();

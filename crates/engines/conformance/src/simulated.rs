@@ -17,7 +17,7 @@ use provost_transport::{
     StateTransfer, TransportConfig,
 };
 
-use crate::{End, Pair, Random, Saved, Successors, piece_bytes};
+use crate::{End, LeftState, Pair, Random, Successors, piece_bytes};
 
 /// How badly a pipe behaves. All of it follows from the seed.
 #[derive(Clone, Copy, Debug)]
@@ -357,7 +357,7 @@ impl Successors for SimulatedSuccessors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         let (end, link) = &self.ends[direction_of(role.peer())];

@@ -8,12 +8,12 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 /// Calls for which a connection has room before its tables grow for the first time.
 const FRESH_CALLS: usize = 16;
-/// [`Call::timer`] of a call without a deadline.
+/// [`FrontendCall::timer`] of a call without a deadline.
 const NO_TIMER: u32 = u32::MAX;
 
 /// What the frontend keeps of one open call.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct FrontendCall {
     pub(crate) call: u64,
     pub(crate) method: u16,
     /// When it must end; 0 for never.
@@ -36,9 +36,9 @@ pub(crate) struct Call {
     pub(crate) on_wire: bool,
 }
 
-impl Call {
-    pub(crate) fn new(call: u64, method: u16, deadline: Nanos) -> Call {
-        Call {
+impl FrontendCall {
+    pub(crate) fn new(call: u64, method: u16, deadline: Nanos) -> FrontendCall {
+        FrontendCall {
             call,
             method,
             deadline,
@@ -56,16 +56,16 @@ impl Call {
 
 /// Open calls. Memory grows with the most calls that were ever open at once and is kept.
 #[derive(Debug)]
-pub(crate) struct Calls {
-    slots: Vec<Call>,
+pub(crate) struct FrontendCalls {
+    slots: Vec<FrontendCall>,
     by_number: HashMap<u64, u32, BuildHasherDefault<CallHasher>>,
     /// A binary min-heap of places in `slots`, by deadline; each call knows its place in it.
     timers: Vec<u32>,
 }
 
-impl Calls {
-    pub(crate) fn new() -> Calls {
-        Calls {
+impl FrontendCalls {
+    pub(crate) fn new() -> FrontendCalls {
+        FrontendCalls {
             slots: Vec::with_capacity(FRESH_CALLS),
             by_number: HashMap::with_capacity_and_hasher(2 * FRESH_CALLS, BuildHasherDefault::default()),
             timers: Vec::with_capacity(FRESH_CALLS),
@@ -80,13 +80,13 @@ impl Calls {
         self.by_number.contains_key(&call)
     }
 
-    pub(crate) fn get_mut(&mut self, call: u64) -> Option<&mut Call> {
+    pub(crate) fn get_mut(&mut self, call: u64) -> Option<&mut FrontendCall> {
         let slot = *self.by_number.get(&call)?;
         self.slots.get_mut(slot as usize)
     }
 
     /// Adds a call whose number is not in the table.
-    pub(crate) fn insert(&mut self, call: Call) {
+    pub(crate) fn insert(&mut self, call: FrontendCall) {
         debug_assert!(!self.contains(call.call));
         let slot = self.slots.len() as u32;
         self.by_number.insert(call.call, slot);
@@ -99,7 +99,7 @@ impl Calls {
     }
 
     /// Takes a call out.
-    pub(crate) fn remove(&mut self, call: u64) -> Option<Call> {
+    pub(crate) fn remove(&mut self, call: u64) -> Option<FrontendCall> {
         let slot = self.by_number.remove(&call)? as usize;
         self.remove_timer(slot);
         let removed = self.slots.swap_remove(slot);
@@ -112,7 +112,7 @@ impl Calls {
         Some(removed)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Call> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FrontendCall> {
         self.slots.iter()
     }
 
@@ -232,12 +232,12 @@ mod tests {
     #[test]
     fn calls_and_deadlines_agree_with_a_plain_model() {
         let mut random = Random(0x1234_5678_9abc_def1);
-        let mut calls = Calls::new();
+        let mut calls = FrontendCalls::new();
         let mut model: Vec<(u64, Nanos)> = Vec::new();
         for number in 1..20_000 {
             if model.len() < 100 && random.below(2) == 0 {
                 let deadline = random.below(4) * random.below(1000);
-                calls.insert(Call::new(number, 0, deadline));
+                calls.insert(FrontendCall::new(number, 0, deadline));
                 model.push((number, deadline));
             } else if !model.is_empty() {
                 let (call, _) = model.swap_remove(random.below(model.len() as u64) as usize);
@@ -259,9 +259,9 @@ mod tests {
 
     #[test]
     fn a_call_without_a_deadline_never_expires() {
-        let mut calls = Calls::new();
-        calls.insert(Call::new(1, 0, 0));
-        calls.insert(Call::new(2, 0, 50));
+        let mut calls = FrontendCalls::new();
+        calls.insert(FrontendCall::new(1, 0, 0));
+        calls.insert(FrontendCall::new(2, 0, 50));
         assert_eq!(calls.expired(49), None);
         assert_eq!(calls.expired(50), Some(2));
         calls.remove(2);

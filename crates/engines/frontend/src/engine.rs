@@ -18,9 +18,9 @@ use provost_wire::limits::{
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::SendHeap;
-use crate::calls::{Call, Calls};
-use crate::legal::{self, Violation};
-use crate::saved::{Saving, State};
+use crate::calls::{FrontendCall, FrontendCalls};
+use crate::legal::{self, StepViolation};
+use crate::saved::{FrontendState, SavedCopy};
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "frontend";
@@ -144,7 +144,7 @@ pub struct FrontendParts {
 /// a `CANCEL`. The engine keeps deadlines, too.
 pub struct Frontend {
     pub(crate) parts: FrontendParts,
-    pub(crate) calls: Calls,
+    pub(crate) calls: FrontendCalls,
     /// The highest call that the app has begun (client).
     last_begun: u64,
     /// Steps of the app for which the output, or a share of memory or time, had no room yet.
@@ -171,7 +171,7 @@ impl Frontend {
             front_longer_than: 0,
             retry_at: None,
             parts,
-            calls: Calls::new(),
+            calls: FrontendCalls::new(),
             last_begun: 0,
             waiting: VecDeque::new(),
             pending: VecDeque::new(),
@@ -187,7 +187,7 @@ impl Frontend {
         saved: &SavedState,
         restorer: &mut dyn Restorer,
     ) -> Result<Frontend, RestoreError> {
-        let state = State::load(saved, restorer)?;
+        let state = FrontendState::load(saved, restorer)?;
         let mut frontend = Frontend::new(parts);
         frontend.last_begun = state.last_begun;
         frontend.waiting = state.waiting.into();
@@ -227,7 +227,7 @@ impl Engine for Frontend {
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
-        let saving = Saving {
+        let saving = SavedCopy {
             last_begun: self.last_begun,
             calls: &self.calls,
             waiting: &self.waiting,
@@ -276,26 +276,26 @@ pub(crate) struct Directions<'a> {
 }
 
 /// Why the service ends a call.
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     code: Code,
     reason: String,
 }
 
-impl Failure {
-    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Failure {
+impl CallFailure {
+    pub(crate) fn new(code: Code, reason: impl Into<String>) -> CallFailure {
         let reason = reason.into();
-        Failure { code, reason }
+        CallFailure { code, reason }
     }
 }
 
-impl From<Violation> for Failure {
-    fn from(violation: Violation) -> Failure {
-        Failure::new(Code::Internal, violation.to_string())
+impl From<StepViolation> for CallFailure {
+    fn from(violation: StepViolation) -> CallFailure {
+        CallFailure::new(Code::Internal, violation.to_string())
     }
 }
 
-impl From<GatherError> for Failure {
-    fn from(error: GatherError) -> Failure {
+impl From<GatherError> for CallFailure {
+    fn from(error: GatherError) -> CallFailure {
         let code = match error {
             GatherError::Message(MessageError::TooLong { .. }) => Code::ResourceExhausted,
             GatherError::Message(MessageError::Nesting { .. } | MessageError::Utf8 { .. }) => {
@@ -303,7 +303,7 @@ impl From<GatherError> for Failure {
             }
             _ => Code::Internal,
         };
-        Failure::new(code, format!("the message was not sent: {error}"))
+        CallFailure::new(code, format!("the message was not sent: {error}"))
     }
 }
 
@@ -354,7 +354,7 @@ impl Frontend {
             // A call that has ended may have steps under way; one that never was is the app's mistake.
             let never_was = self.parts.role == AppRole::Client && step.call > self.last_begun;
             return if never_was {
-                self.refuse(step, Violation::NeverBegun.into(), directions, context)
+                self.refuse(step, StepViolation::NeverBegun.into(), directions, context)
             } else {
                 return_token(&step.body, context);
                 None
@@ -377,14 +377,14 @@ impl Frontend {
         context: &mut Context<'_>,
     ) -> Option<Step> {
         if step.call <= self.last_begun {
-            return self.refuse(step, Violation::CallNumber.into(), directions, context);
+            return self.refuse(step, StepViolation::CallNumber.into(), directions, context);
         }
         self.last_begun = step.call;
         if usize::from(step.method) >= self.parts.methods.len() {
             let reason = format!("the service has no method number {}", step.method);
             return self.refuse(
                 step,
-                Failure::new(Code::Unimplemented, reason),
+                CallFailure::new(Code::Unimplemented, reason),
                 directions,
                 context,
             );
@@ -396,13 +396,13 @@ impl Frontend {
             );
             return self.refuse(
                 step,
-                Failure::new(Code::ResourceExhausted, reason),
+                CallFailure::new(Code::ResourceExhausted, reason),
                 directions,
                 context,
             );
         }
         self.calls
-            .insert(Call::new(step.call, step.method, step.deadline));
+            .insert(FrontendCall::new(step.call, step.method, step.deadline));
         if step.deadline != 0 && step.deadline <= context.now {
             return_token(&step.body, context);
             step.body = Body::Empty;
@@ -456,7 +456,7 @@ impl Frontend {
         };
         step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
-        let streaming = Direction::of_peer(self.parts.role, shape).streaming;
+        let streaming = MessageDirection::of_peer(self.parts.role, shape).streaming;
         let body = std::mem::take(&mut step.body);
         match received(body, self.parts.form, context) {
             Ok(body) => step.body = body,
@@ -484,27 +484,27 @@ impl Frontend {
     }
 
     /// Opens a call that the peer begins.
-    fn open(&mut self, step: &Step) -> Result<(), Failure> {
+    fn open(&mut self, step: &Step) -> Result<(), CallFailure> {
         if self.parts.role == AppRole::Client || self.calls.contains(step.call) {
-            return Err(Violation::CallNumber.into());
+            return Err(StepViolation::CallNumber.into());
         }
         if usize::from(step.method) >= self.parts.methods.len() {
-            return Err(Failure::new(
+            return Err(CallFailure::new(
                 Code::Unimplemented,
                 "the service has no such method",
             ));
         }
         if self.calls.len() >= self.parts.calls_max as usize {
-            return Err(Failure::new(
+            return Err(CallFailure::new(
                 Code::ResourceExhausted,
                 "too many calls in flight on this connection",
             ));
         }
         if self.parts.quota.as_ref().is_some_and(|quota| !quota.take()) {
             let reason = "the server has as many calls in flight as it takes: try again later";
-            return Err(Failure::new(Code::ResourceExhausted, reason));
+            return Err(CallFailure::new(Code::ResourceExhausted, reason));
         }
-        let mut call = Call::new(step.call, step.method, step.deadline);
+        let mut call = FrontendCall::new(step.call, step.method, step.deadline);
         call.on_wire = true;
         self.calls.insert(call);
         Ok(())
@@ -527,9 +527,9 @@ impl Frontend {
     /// The connection is gone: ends every call, those among them that only just begin.
     fn end(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> Progress {
         let failure = match self.parts.link.ended() {
-            Some(end) if end.code == Code::Ok => Failure::new(Code::Unavailable, end.reason.clone()),
-            Some(end) => Failure::new(end.code, end.reason.clone()),
-            None => Failure::new(Code::Unavailable, "the connection was closed"),
+            Some(end) if end.code == Code::Ok => CallFailure::new(Code::Unavailable, end.reason.clone()),
+            Some(end) => CallFailure::new(end.code, end.reason.clone()),
+            None => CallFailure::new(Code::Unavailable, "the connection was closed"),
         };
         self.pending.clear();
         let mut progress = Progress::Idle;
@@ -559,7 +559,7 @@ impl Frontend {
     pub(crate) fn refuse(
         &mut self,
         step: Step,
-        failure: Failure,
+        failure: CallFailure,
         directions: &mut Directions<'_>,
         context: &mut Context<'_>,
     ) -> Option<Step> {
@@ -572,7 +572,7 @@ impl Frontend {
     pub(crate) fn fail(
         &mut self,
         call: u64,
-        failure: &Failure,
+        failure: &CallFailure,
         directions: &mut Directions<'_>,
         context: &mut Context<'_>,
     ) {
@@ -594,7 +594,7 @@ impl Frontend {
         self.failed.len() < FAILED_STEPS_MAX
     }
 
-    pub(crate) fn remove(&mut self, call: u64) -> Option<Call> {
+    pub(crate) fn remove(&mut self, call: u64) -> Option<FrontendCall> {
         let removed = self.calls.remove(call)?;
         if let Some(quota) = &self.parts.quota {
             quota.give_back(1);
@@ -629,39 +629,39 @@ impl Frontend {
 }
 
 /// The messages of one direction of a method.
-pub(crate) struct Direction {
+pub(crate) struct MessageDirection {
     pub(crate) message: MessageId,
     pub(crate) streaming: bool,
 }
 
-impl Direction {
-    pub(crate) fn of_app(role: AppRole, shape: MethodShape) -> Direction {
+impl MessageDirection {
+    pub(crate) fn of_app(role: AppRole, shape: MethodShape) -> MessageDirection {
         match role {
-            AppRole::Client => Direction {
+            AppRole::Client => MessageDirection {
                 message: shape.input,
                 streaming: shape.client_streaming,
             },
-            AppRole::Server => Direction {
+            AppRole::Server => MessageDirection {
                 message: shape.output,
                 streaming: shape.server_streaming,
             },
         }
     }
 
-    fn of_peer(role: AppRole, shape: MethodShape) -> Direction {
+    fn of_peer(role: AppRole, shape: MethodShape) -> MessageDirection {
         match role {
-            AppRole::Client => Direction::of_app(AppRole::Server, shape),
-            AppRole::Server => Direction::of_app(AppRole::Client, shape),
+            AppRole::Client => MessageDirection::of_app(AppRole::Server, shape),
+            AppRole::Server => MessageDirection::of_app(AppRole::Client, shape),
         }
     }
 }
 
-fn deadline_passed() -> Failure {
-    Failure::new(Code::DeadlineExceeded, "the call's deadline passed")
+fn deadline_passed() -> CallFailure {
+    CallFailure::new(Code::DeadlineExceeded, "the call's deadline passed")
 }
 
 /// A cancellation with its reason.
-fn refusal(call: u64, failure: &Failure, context: &mut Context<'_>) -> Step {
+fn refusal(call: u64, failure: &CallFailure, context: &mut Context<'_>) -> Step {
     let mut buffer = context.buffers.take();
     let mut step = Step::cancel(call, failure.code);
     if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, failure.reason.as_bytes()).is_ok() {
@@ -678,7 +678,7 @@ fn refusal(call: u64, failure: &Failure, context: &mut Context<'_>) -> Step {
 
 /// The body in the app's receive heap, its metadata checked. What the service itself made (metadata alone) is copied
 /// there; if the heap is full the app gets the step without it. A port of protobuf takes private memory as it is.
-fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Body, Violation> {
+fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Body, StepViolation> {
     match body {
         Body::Empty => Ok(Body::Empty),
         Body::Received(body) => {
@@ -690,7 +690,7 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
                 Ok(Body::Received(body))
             } else {
                 context.receive.free(body.block);
-                Err(Violation::PeerMetadata)
+                Err(StepViolation::PeerMetadata)
             }
         }
         Body::Encoded(body) if form == BodyForm::Protobuf => {
@@ -698,7 +698,7 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
                 return Ok(Body::Encoded(body));
             }
             context.buffers.give(body.buffer);
-            Err(Violation::PeerMetadata)
+            Err(StepViolation::PeerMetadata)
         }
         Body::Encoded(body) if body.message_bytes == 0 => {
             let metadata = &body.buffer.bytes[..(body.metadata_bytes as usize).min(body.buffer.bytes.len())];
@@ -708,7 +708,7 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
         }
         other => {
             other.discard(context);
-            Err(Violation::PeerBody)
+            Err(StepViolation::PeerBody)
         }
     }
 }
@@ -765,7 +765,7 @@ fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap
     })
 }
 
-fn count_peer_step(call: &mut Call, streaming: bool, step: &mut Step) {
+fn count_peer_step(call: &mut FrontendCall, streaming: bool, step: &mut Step) {
     if step.parts.contains(Parts::WINDOW) {
         call.send_window = (call.send_window + i64::from(step.window_bytes)).min(SEND_WINDOW_MAX);
     }

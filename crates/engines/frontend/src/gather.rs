@@ -15,7 +15,7 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::{MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES};
 
 use crate::Frontend;
-use crate::engine::{Direction, Directions, Failure, message_bytes, return_token};
+use crate::engine::{CallFailure, Directions, MessageDirection, message_bytes, return_token};
 use crate::legal;
 
 /// Bytes that one poll copies before it ends, whether or not anything came of them. (The message that goes past it is
@@ -59,7 +59,7 @@ impl CopyTurn {
 /// Why a message was not gathered.
 enum NotGathered {
     /// The call that it belongs to fails.
-    Failed(Failure),
+    Failed(CallFailure),
     /// It is longer than what may be copied now, and waits.
     LongerThanNow(Untrusted),
 }
@@ -130,7 +130,7 @@ impl Frontend {
         };
         step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
-        let method = Direction::of_app(self.parts.role, shape);
+        let method = MessageDirection::of_app(self.parts.role, shape);
         if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
             self.refuse(step, violation.into(), directions, context);
             return true;
@@ -255,7 +255,7 @@ impl Frontend {
         copying: &mut CopyTurn,
         buffer: &mut Buffer,
     ) -> Result<u32, NotGathered> {
-        let failed = |failure: Failure| Err(NotGathered::Failed(failure));
+        let failed = |failure: CallFailure| Err(NotGathered::Failed(failure));
         let source = self.parts.send_heap.region();
         if untrusted.metadata_bytes != 0 {
             if untrusted.metadata_bytes > METADATA_BYTES_MAX {
@@ -263,13 +263,13 @@ impl Frontend {
                     "metadata of {} bytes is over the limit of {METADATA_BYTES_MAX}",
                     untrusted.metadata_bytes
                 );
-                return failed(Failure::new(Code::ResourceExhausted, reason));
+                return failed(CallFailure::new(Code::ResourceExhausted, reason));
             }
             copying.copied_bytes += u64::from(untrusted.metadata_bytes);
             let copied = source.copy(untrusted.metadata, untrusted.metadata_bytes, &mut buffer.bytes);
             copied.map_err(|error| NotGathered::Failed(error.into()))?;
             if let Err(error) = legal::check_app_metadata(&buffer.bytes, parts) {
-                return failed(Failure::new(Code::InvalidArgument, error.to_string()));
+                return failed(CallFailure::new(Code::InvalidArgument, error.to_string()));
             }
         }
         if !parts.contains(Parts::MESSAGE) {

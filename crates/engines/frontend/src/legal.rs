@@ -5,12 +5,12 @@ use provost_wire::descriptor::Parts;
 use provost_wire::metadata::{self, MetadataError};
 
 use crate::AppRole;
-use crate::calls::Call;
+use crate::calls::FrontendCall;
 use crate::engine::UNREAD_BYTES_MAX;
 
 /// A step that its call does not allow. Whoever took it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
+pub(crate) enum StepViolation {
     #[error("the app's library sent the parts {0:?} in one step, which is not allowed")]
     Parts(Parts),
     #[error("the app's library sent a step of a call that was never begun")]
@@ -53,39 +53,39 @@ const SERVER: Parts = Parts::HEADERS
     .with(Parts::WINDOW);
 
 /// Parts that can be combined at all.
-pub(crate) fn check_app_parts(role: AppRole, parts: Parts) -> Result<(), Violation> {
+pub(crate) fn check_app_parts(role: AppRole, parts: Parts) -> Result<(), StepViolation> {
     if combine(sent_by(role), parts) {
         Ok(())
     } else {
-        Err(Violation::Parts(parts))
+        Err(StepViolation::Parts(parts))
     }
 }
 
 /// A step of the app in an open call, before its body is read.
-pub(crate) fn check_app_step(call: &Call, streaming: bool, step: &Step) -> Result<(), Violation> {
+pub(crate) fn check_app_step(call: &FrontendCall, streaming: bool, step: &Step) -> Result<(), StepViolation> {
     let parts = step.parts;
     if parts.contains(Parts::WINDOW) && u64::from(step.window_bytes) > call.unread_bytes {
-        return Err(Violation::WindowGivenBack {
+        return Err(StepViolation::WindowGivenBack {
             given: step.window_bytes,
             unread: call.unread_bytes,
         });
     }
     if call.app_ended && parts.intersects(Parts::MESSAGE | Parts::END) {
-        return Err(Violation::AfterEnd);
+        return Err(StepViolation::AfterEnd);
     }
     let message = parts.contains(Parts::MESSAGE);
     if streaming {
         return if message && call.send_window <= 0 {
-            Err(Violation::Window)
+            Err(StepViolation::Window)
         } else {
             Ok(())
         };
     }
     if message && call.app_messages > 0 {
-        return Err(Violation::SecondMessage);
+        return Err(StepViolation::SecondMessage);
     }
     if parts.contains(Parts::END) && !message && call.app_messages == 0 {
-        return Err(Violation::NoMessage);
+        return Err(StepViolation::NoMessage);
     }
     Ok(())
 }
@@ -94,20 +94,20 @@ pub(crate) fn check_app_step(call: &Call, streaming: bool, step: &Step) -> Resul
 pub(crate) fn check_peer_step(
     role: AppRole,
     form: BodyForm,
-    call: &Call,
+    call: &FrontendCall,
     streaming: bool,
     step: &Step,
-) -> Result<(), Violation> {
+) -> Result<(), StepViolation> {
     let parts = step.parts;
     let peer = match role {
         AppRole::Client => AppRole::Server,
         AppRole::Server => AppRole::Client,
     };
     if !combine(sent_by(peer), parts) {
-        return Err(Violation::PeerParts(parts));
+        return Err(StepViolation::PeerParts(parts));
     }
     if call.peer_ended && parts.intersects(Parts::MESSAGE | Parts::END) {
-        return Err(Violation::PeerAfterEnd);
+        return Err(StepViolation::PeerAfterEnd);
     }
     if !parts.contains(Parts::MESSAGE) {
         return Ok(());
@@ -119,11 +119,11 @@ pub(crate) fn check_peer_step(
         Body::Untrusted(_) | Body::Gathered(_) => false,
     };
     if !is_of_form {
-        return Err(Violation::PeerBody);
+        return Err(StepViolation::PeerBody);
     }
     match streaming {
-        true if call.unread_bytes >= UNREAD_BYTES_MAX => Err(Violation::PeerWindow),
-        false if call.peer_messages > 0 => Err(Violation::PeerSecondMessage),
+        true if call.unread_bytes >= UNREAD_BYTES_MAX => Err(StepViolation::PeerWindow),
+        false if call.peer_messages > 0 => Err(StepViolation::PeerSecondMessage),
         _ => Ok(()),
     }
 }

@@ -76,7 +76,7 @@ pub struct AppReceiveHeap {
     pub(crate) source: Box<dyn SegmentSource>,
     pub(crate) limits: ReceiveLimits,
     /// By ascending place in the window.
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) segments: Vec<HeapSegment>,
     /// What earlier processes of the service wrote.
     pub(crate) inherited: Inherited,
     /// Blocks there that states name which were not restored yet.
@@ -91,7 +91,7 @@ pub struct AppReceiveHeap {
     next_check: Nanos,
 }
 
-pub(crate) struct Segment {
+pub(crate) struct HeapSegment {
     pub(crate) id: u64,
     /// Place in the window, in bytes.
     pub(crate) place: Range<u64>,
@@ -192,7 +192,7 @@ impl AppReceiveHeap {
     }
 
     /// The segment of a place in the window, and the unit within it.
-    fn locate(&mut self, at: u32) -> Option<(&mut Segment, u32)> {
+    fn locate(&mut self, at: u32) -> Option<(&mut HeapSegment, u32)> {
         let byte = u64::from(at) * UNIT;
         let segment = self
             .segments
@@ -235,7 +235,7 @@ impl AppReceiveHeap {
         self.segments_made = new.id;
         self.total_bytes += bytes;
         self.next_place = place.end;
-        let segment = Segment {
+        let segment = HeapSegment {
             id: new.id,
             heap: Heap::new(bytes),
             memory,
@@ -281,7 +281,7 @@ impl AppReceiveHeap {
     }
 }
 
-impl Segment {
+impl HeapSegment {
     /// Blocks that the app holds: place in the window, in units of 8 bytes, and length in bytes.
     pub(crate) fn published_blocks(&self) -> impl Iterator<Item = (u32, u32)> {
         let first = (self.place.start / UNIT) as u32;

@@ -8,18 +8,18 @@ use std::collections::VecDeque;
 use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedState, Saver, Step};
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use crate::calls::{Call, Calls};
+use crate::calls::{FrontendCall, FrontendCalls};
 use crate::engine::{FAILED_STEPS_MAX, KIND, PENDING_STEPS_MAX, SEND_WINDOW_MAX, WAITING_STEPS_MAX};
 
-/// The newest version of [`State`]'s form.
+/// The newest version of [`FrontendState`]'s form.
 const VERSION: u32 = 2;
 /// What a call's windows may come to, in bytes: a peer adds no more, and a message takes far less.
 const WINDOW_BYTES_MAX: u64 = 2 * SEND_WINDOW_MAX as u64;
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct FrontendState {
     pub(crate) last_begun: u64,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<FrontendCall>,
     /// Steps of the app that were admitted.
     pub(crate) waiting: Vec<Step>,
     /// Cancellations for the wire.
@@ -29,15 +29,15 @@ pub(crate) struct State {
 }
 
 /// What is saved, of a frontend that goes on.
-pub(crate) struct Saving<'a> {
+pub(crate) struct SavedCopy<'a> {
     pub(crate) last_begun: u64,
-    pub(crate) calls: &'a Calls,
+    pub(crate) calls: &'a FrontendCalls,
     pub(crate) waiting: &'a VecDeque<Step>,
     pub(crate) pending: &'a VecDeque<Step>,
     pub(crate) failed: &'a VecDeque<Step>,
 }
 
-impl Saving<'_> {
+impl SavedCopy<'_> {
     pub(crate) fn save(&self, saver: &mut dyn Saver) -> SavedState {
         let mut out = FieldWriter::new();
         out.u64(self.last_begun);
@@ -50,12 +50,15 @@ impl Saving<'_> {
     }
 }
 
-impl State {
-    pub(crate) fn load(saved: &SavedState, restorer: &mut dyn Restorer) -> Result<State, RestoreError> {
+impl FrontendState {
+    pub(crate) fn load(
+        saved: &SavedState,
+        restorer: &mut dyn Restorer,
+    ) -> Result<FrontendState, RestoreError> {
         let mut fields = saved.open(KIND, VERSION)?;
-        let mut state = State {
+        let mut state = FrontendState {
             last_begun: fields.u64()?,
-            ..State::default()
+            ..FrontendState::default()
         };
         if saved.version == 1 {
             while !fields.is_at_end() {
@@ -75,7 +78,7 @@ impl State {
 }
 
 /// A call is the same in both versions; the last byte is reserved.
-fn save_call(call: &Call, out: &mut FieldWriter) {
+fn save_call(call: &FrontendCall, out: &mut FieldWriter) {
     out.u64(call.call);
     out.u64(call.deadline);
     out.i64(call.send_window);
@@ -89,10 +92,10 @@ fn save_call(call: &Call, out: &mut FieldWriter) {
     out.u8(0);
 }
 
-fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
+fn load_call(fields: &mut FieldReader<'_>) -> Result<FrontendCall, RestoreError> {
     let (number, deadline) = (fields.u64()?, fields.u64()?);
     let (send_window, unread_bytes) = (fields.i64()?, fields.u64()?);
-    let mut call = Call::new(number, fields.u16()?, deadline);
+    let mut call = FrontendCall::new(number, fields.u16()?, deadline);
     call.send_window = send_window;
     call.unread_bytes = unread_bytes;
     call.app_messages = fields.u8()?.min(1);
@@ -111,7 +114,7 @@ fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
 #[cfg(test)]
 mod tests {
     use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
-    use provost_datapath::{Body, BufferPool, InPlace, Kept, Untrusted};
+    use provost_datapath::{Body, BufferPool, InPlace, KeptMemory, Untrusted};
     use provost_wire::Code;
     use provost_wire::descriptor::Parts;
 
@@ -119,14 +122,14 @@ mod tests {
 
     #[test]
     fn calls_and_steps_come_back_and_damage_is_noticed() {
-        let mut call = Call::new(7, 3, 99);
+        let mut call = FrontendCall::new(7, 3, 99);
         call.send_window = -5;
         call.unread_bytes = 12;
         call.app_ended = true;
-        let mut calls = Calls::new();
+        let mut calls = FrontendCalls::new();
         calls.insert(call);
-        calls.insert(Call::new(8, 0, 0));
-        let saving = Saving {
+        calls.insert(FrontendCall::new(8, 0, 0));
+        let saving = SavedCopy {
             last_begun: 9,
             calls: &calls,
             waiting: &[Step::new(7, Parts::MESSAGE), Step::new(8, Parts::END)].into(),
@@ -134,7 +137,7 @@ mod tests {
             failed: &VecDeque::new(),
         };
         let saved = saving.save(&mut InPlace::new(|_, _| {}));
-        let state = State::load(&saved, &mut Kept::default()).unwrap();
+        let state = FrontendState::load(&saved, &mut KeptMemory::default()).unwrap();
         let numbers = |steps: &[Step]| steps.iter().map(|step| step.call).collect::<Vec<_>>();
         assert_eq!(
             (
@@ -161,7 +164,7 @@ mod tests {
                 ..saved.clone()
             };
             assert!(
-                State::load(&damaged, &mut Kept::default()).is_err(),
+                FrontendState::load(&damaged, &mut KeptMemory::default()).is_err(),
                 "cut at {cut}"
             );
         }
@@ -171,11 +174,11 @@ mod tests {
     #[test]
     fn fixtures_are_read() {
         let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
-        let mut calls = Calls::new();
-        let mut streaming = Call::new(70, 1, 5_000);
+        let mut calls = FrontendCalls::new();
+        let mut streaming = FrontendCall::new(70, 1, 5_000);
         (streaming.send_window, streaming.unread_bytes, streaming.on_wire) = (-64, 4096, true);
         calls.insert(streaming);
-        calls.insert(Call::new(71, 0, 0));
+        calls.insert(FrontendCall::new(71, 0, 0));
         let mut waiting = Step::new(70, Parts::MESSAGE);
         waiting.body = Body::Untrusted(Untrusted {
             root: 1 << 19,
@@ -184,7 +187,7 @@ mod tests {
             token: 77,
         });
         let mut buffers = BufferPool::new();
-        let saving = Saving {
+        let saving = SavedCopy {
             last_begun: 71,
             calls: &calls,
             waiting: &[waiting, Step::new(71, Parts::END)].into(),
@@ -208,12 +211,12 @@ mod tests {
         };
         fixtures.add("calls", &version_1);
         for name in fixtures.names("v") {
-            let state = State::load(&fixtures.state(&name), &mut FromFixture::default()).unwrap();
+            let state = FrontendState::load(&fixtures.state(&name), &mut FromFixture::default()).unwrap();
             fixtures.check(&name, &facts(&state));
         }
     }
 
-    fn facts(state: &State) -> String {
+    fn facts(state: &FrontendState) -> String {
         let mut facts = format!("begun {}\n", state.last_begun);
         for call in &state.calls {
             let messages = (call.app_messages, call.peer_messages);

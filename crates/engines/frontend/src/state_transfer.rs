@@ -41,13 +41,13 @@ mod block {
 /// Blocks of an app's receive heap that states of its engines name: what [`provost_datapath::Saver::block`] noted.
 #[derive(Debug, Default)]
 pub struct SavedBlocks {
-    by_place: HashMap<u32, Named>,
+    by_place: HashMap<u32, TransferredBlocks>,
     /// The copies of those of them that may have to be written, once there are.
     copies: HashMap<u32, ReceivedBlock>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct TransferredBlocks {
     bytes: u32,
     content: BlockContent,
 }
@@ -55,7 +55,8 @@ struct Named {
 impl SavedBlocks {
     pub fn note(&mut self, block: &ReceivedBlock, content: BlockContent) {
         let bytes = block.bytes;
-        self.by_place.insert(block.at, Named { bytes, content });
+        self.by_place
+            .insert(block.at, TransferredBlocks { bytes, content });
     }
 }
 

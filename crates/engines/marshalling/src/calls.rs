@@ -8,7 +8,7 @@ const CALLS_AT_START: usize = 64;
 
 /// The open calls of a connection.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct MarshalledCalls {
     methods: CallMap<u16>,
 }
 
@@ -16,9 +16,9 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 pub(crate) struct TooMany;
 
-impl Calls {
-    pub(crate) fn new() -> Calls {
-        Calls {
+impl MarshalledCalls {
+    pub(crate) fn new() -> MarshalledCalls {
+        MarshalledCalls {
             methods: CallMap::with_capacity_and_hasher(CALLS_AT_START, CallHash::default()),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_number_of_calls_is_bounded() {
-        let mut calls = Calls::new();
+        let mut calls = MarshalledCalls::new();
         for call in 0..CALLS_IN_FLIGHT_MAX as u64 {
             calls.begin(call, 0).unwrap();
         }

@@ -13,7 +13,7 @@ use crate::engine::{Binding, Side};
 
 /// Why a message does not pass.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum ConversionFailure {
     #[error("the app's message is malformed: {0}")]
     Outbound(EncodeError),
     #[error("the peer's message is malformed: {0}")]
@@ -36,28 +36,32 @@ pub(crate) enum Failure {
     TooManyCalls,
 }
 
-impl Failure {
+impl ConversionFailure {
     pub(crate) fn code(&self) -> Code {
         match self {
-            Failure::HeapFull(_) | Failure::TooManyCalls => Code::ResourceExhausted,
-            Failure::Protobuf(DecodeError::TooLong { .. })
-            | Failure::Request(DecodeError::TooLong { .. })
-            | Failure::Response(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
-            Failure::NoMethod(_) => Code::Unimplemented,
+            ConversionFailure::HeapFull(_) | ConversionFailure::TooManyCalls => Code::ResourceExhausted,
+            ConversionFailure::Protobuf(DecodeError::TooLong { .. })
+            | ConversionFailure::Request(DecodeError::TooLong { .. })
+            | ConversionFailure::Response(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
+            ConversionFailure::NoMethod(_) => Code::Unimplemented,
             _ => Code::Internal,
         }
     }
 }
 
 /// What a message is converted by.
-pub(crate) struct Form<'a> {
+pub(crate) struct ConversionTables<'a> {
     pub(crate) binding: &'a Binding,
     pub(crate) message: MessageId,
 }
 
-impl Form<'_> {
+impl ConversionTables<'_> {
     /// A gathered message as protobuf. The app's memory is not needed any more.
-    pub(crate) fn encoded(&self, body: Gathered, context: &mut Context<'_>) -> Result<Body, Failure> {
+    pub(crate) fn encoded(
+        &self,
+        body: Gathered,
+        context: &mut Context<'_>,
+    ) -> Result<Body, ConversionFailure> {
         let Gathered {
             mut buffer,
             metadata_bytes,
@@ -71,17 +75,17 @@ impl Form<'_> {
         let offset = message_offset(metadata_bytes);
         let mut out = context.buffers.take();
         let mut encode = || {
-            let metadata = buffer.bytes.get(..offset).ok_or(Failure::Lengths)?;
-            let linear = buffer.bytes.get(offset..).ok_or(Failure::Lengths)?;
+            let metadata = buffer.bytes.get(..offset).ok_or(ConversionFailure::Lengths)?;
+            let linear = buffer.bytes.get(offset..).ok_or(ConversionFailure::Lengths)?;
             out.bytes.extend_from_slice(metadata);
             self.binding
                 .tables
                 .validate(self.message, linear)
-                .map_err(|error| Failure::Outbound(error.into()))?;
+                .map_err(|error| ConversionFailure::Outbound(error.into()))?;
             self.binding
                 .tables
                 .encode(self.message, linear, &mut out.bytes)
-                .map_err(Failure::Outbound)
+                .map_err(ConversionFailure::Outbound)
         };
         let encoded = encode();
         out.charge = buffer.charge.take();
@@ -103,7 +107,7 @@ impl Form<'_> {
         &self,
         mut body: ReceivedBody,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         match self.check_block(&mut body, context) {
             Ok(()) => {
                 body.offsets = Offsets::Window;
@@ -116,14 +120,18 @@ impl Form<'_> {
         }
     }
 
-    fn check_block(&self, body: &mut ReceivedBody, context: &mut Context<'_>) -> Result<(), Failure> {
+    fn check_block(
+        &self,
+        body: &mut ReceivedBody,
+        context: &mut Context<'_>,
+    ) -> Result<(), ConversionFailure> {
         let offset = message_offset(body.metadata_bytes);
         let bytes = context.receive.bytes_mut(&mut body.block);
         // Read after the block's bytes were asked for, which may have moved it.
         let at = body.block.at;
         let whole = bytes
             .get_mut(..offset + body.message_bytes as usize)
-            .ok_or(Failure::Lengths)?;
+            .ok_or(ConversionFailure::Lengths)?;
         let (metadata, message) = whole.split_at_mut(offset);
         metadata::check(&metadata[..body.metadata_bytes as usize])?;
         let units = (offset / provost_wire::limits::BLOCK_ALIGN_BYTES) as u32;
@@ -142,7 +150,7 @@ impl Form<'_> {
         body: EncodedBody,
         scratch: &mut Scratch,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         let mut native = context.buffers.take();
         let decoded = self.decode(&body, &mut native, scratch);
         context.buffers.give(body.buffer);
@@ -160,7 +168,7 @@ impl Form<'_> {
         body: EncodedBody,
         scratch: &mut Scratch,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         let mut native = context.buffers.take();
         let decoded = self.decode(&body, &mut native, scratch);
         context.buffers.give(body.buffer);
@@ -178,9 +186,9 @@ impl Form<'_> {
             Err(failure) => {
                 context.buffers.give(native);
                 Err(match failure {
-                    Failure::Protobuf(error) => match self.binding.side {
-                        Side::Client => Failure::Request(error),
-                        Side::Server => Failure::Response(error),
+                    ConversionFailure::Protobuf(error) => match self.binding.side {
+                        Side::Client => ConversionFailure::Request(error),
+                        Side::Server => ConversionFailure::Response(error),
                     },
                     other => other,
                 })
@@ -189,13 +197,18 @@ impl Form<'_> {
     }
 
     /// Writes metadata and native message to a buffer. The length of the message.
-    fn decode(&self, body: &EncodedBody, native: &mut Buffer, scratch: &mut Scratch) -> Result<u32, Failure> {
+    fn decode(
+        &self,
+        body: &EncodedBody,
+        native: &mut Buffer,
+        scratch: &mut Scratch,
+    ) -> Result<u32, ConversionFailure> {
         let offset = message_offset(body.metadata_bytes);
         let whole = body
             .buffer
             .bytes
             .get(..offset + body.message_bytes as usize)
-            .ok_or(Failure::Lengths)?;
+            .ok_or(ConversionFailure::Lengths)?;
         let (metadata, protobuf) = whole.split_at(offset);
         metadata::check(&metadata[..body.metadata_bytes as usize])?;
         native.bytes.extend_from_slice(metadata);
@@ -213,13 +226,13 @@ impl Form<'_> {
         metadata_bytes: u32,
         message_bytes: u32,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         let mut block = context.receive.allocate(bytes.len() as u32)?;
         match context.receive.bytes_mut(&mut block).get_mut(..bytes.len()) {
             Some(room) => room.copy_from_slice(bytes),
             None => {
                 context.receive.free(block);
-                return Err(Failure::Lengths);
+                return Err(ConversionFailure::Lengths);
             }
         }
         self.check_in_place(

@@ -13,9 +13,9 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
-use crate::calls::Calls;
-use crate::convert::{Failure, Form, discard, to_private};
-use crate::pending::{Direction, PendingSteps};
+use crate::calls::MarshalledCalls;
+use crate::convert::{ConversionFailure, ConversionTables, discard, to_private};
+use crate::pending::{PendingSteps, StepDirection};
 use crate::saved;
 
 /// [`Engine::kind`] of this engine.
@@ -75,7 +75,7 @@ pub struct Binding {
 /// The engine of one datapath.
 pub struct Marshalling {
     binding: Binding,
-    calls: Calls,
+    calls: MarshalledCalls,
     pending: PendingSteps,
     scratch: Scratch,
     /// When room for messages that are decoded is looked for again.
@@ -83,10 +83,10 @@ pub struct Marshalling {
 }
 
 /// A step that does not pass, and how much of its call the far side of it knows.
-struct Refused {
+struct RefusedStep {
     call: u64,
     parts: Parts,
-    failure: Failure,
+    failure: ConversionFailure,
 }
 
 impl Marshalling {
@@ -95,7 +95,7 @@ impl Marshalling {
     pub fn new(binding: Binding) -> Marshalling {
         Marshalling {
             binding,
-            calls: Calls::new(),
+            calls: MarshalledCalls::new(),
             pending: PendingSteps::new(),
             scratch: Scratch::default(),
             retry_at: None,
@@ -120,7 +120,7 @@ impl Marshalling {
     /// The directions never wait for each other: a direction whose output is full must not stop the other one.
     fn forward(
         &mut self,
-        direction: Direction,
+        direction: StepDirection,
         from: &mut Queue<Step>,
         to: &mut Queue<Step>,
         context: &mut Context<'_>,
@@ -146,10 +146,10 @@ impl Marshalling {
     }
 
     /// Whether a message that would take private memory of the app's share waits until others have gone.
-    fn waits_for_memory(&self, parts: Parts, direction: Direction) -> bool {
+    fn waits_for_memory(&self, parts: Parts, direction: StepDirection) -> bool {
         let takes_memory = match direction {
-            Direction::Tx => self.binding.encoding == Encoding::Native,
-            Direction::Rx => self.binding.encoding == Encoding::Protobuf,
+            StepDirection::Tx => self.binding.encoding == Encoding::Native,
+            StepDirection::Rx => self.binding.encoding == Encoding::Protobuf,
         };
         self.binding.form == BodyForm::Protobuf
             && takes_memory
@@ -157,28 +157,35 @@ impl Marshalling {
             && self.binding.share.message_bytes_now() == 0
     }
 
-    fn cancel_both_ways(&mut self, direction: Direction, refused: &Refused, context: &mut Context<'_>) {
+    fn cancel_both_ways(
+        &mut self,
+        direction: StepDirection,
+        refused: &RefusedStep,
+        context: &mut Context<'_>,
+    ) {
         let begins = refused.parts.contains(Parts::BEGIN);
         let ends = refused.parts.intersects(Parts::STATUS | Parts::CANCEL);
         // Whom the step was for has not heard of a call that it begins; for a peer that ends a call it is over.
         let (tell_app, tell_peer) = match direction {
-            Direction::Tx => (true, !begins),
-            Direction::Rx => (!begins, !ends),
+            StepDirection::Tx => (true, !begins),
+            StepDirection::Rx => (!begins, !ends),
         };
         if tell_app {
-            self.pending
-                .add(Direction::Rx, cancel(refused, refused.failure.code(), context));
+            self.pending.add(
+                StepDirection::Rx,
+                cancel(refused, refused.failure.code(), context),
+            );
         }
         if tell_peer {
             self.pending.add(
-                Direction::Tx,
+                StepDirection::Tx,
                 cancel(refused, self.code_for_peer(refused), context),
             );
         }
     }
 
     /// A server learns that its response is no longer wanted; a client learns what was wrong with its request.
-    fn code_for_peer(&self, refused: &Refused) -> Code {
+    fn code_for_peer(&self, refused: &RefusedStep) -> Code {
         match self.binding.side {
             Side::Client => Code::Cancelled,
             Side::Server => refused.failure.code(),
@@ -189,11 +196,11 @@ impl Marshalling {
     fn convert(
         &mut self,
         mut step: Step,
-        direction: Direction,
+        direction: StepDirection,
         context: &mut Context<'_>,
-    ) -> Result<Option<Step>, Refused> {
+    ) -> Result<Option<Step>, RefusedStep> {
         let (call, parts) = (step.call, step.parts);
-        let refuse = |failure| Refused { call, parts, failure };
+        let refuse = |failure| RefusedStep { call, parts, failure };
         if parts.contains(Parts::BEGIN)
             && let Err(failure) = self.begin(&step)
         {
@@ -227,19 +234,19 @@ impl Marshalling {
         }
     }
 
-    fn begin(&mut self, step: &Step) -> Result<(), Failure> {
+    fn begin(&mut self, step: &Step) -> Result<(), ConversionFailure> {
         if usize::from(step.method) >= self.binding.methods.len() {
-            return Err(Failure::NoMethod(step.method));
+            return Err(ConversionFailure::NoMethod(step.method));
         }
         self.calls
             .begin(step.call, step.method)
-            .map_err(|_| Failure::TooManyCalls)
+            .map_err(|_| ConversionFailure::TooManyCalls)
     }
 
-    fn message_of(&self, types: MethodTypes, direction: Direction) -> MessageId {
+    fn message_of(&self, types: MethodTypes, direction: StepDirection) -> MessageId {
         match (self.binding.side, direction) {
-            (Side::Client, Direction::Tx) | (Side::Server, Direction::Rx) => types.input,
-            (Side::Client, Direction::Rx) | (Side::Server, Direction::Tx) => types.output,
+            (Side::Client, StepDirection::Tx) | (Side::Server, StepDirection::Rx) => types.input,
+            (Side::Client, StepDirection::Rx) | (Side::Server, StepDirection::Tx) => types.output,
         }
     }
 
@@ -247,36 +254,38 @@ impl Marshalling {
         &mut self,
         body: Body,
         message: MessageId,
-        direction: Direction,
+        direction: StepDirection,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
-        let form = Form {
+    ) -> Result<Body, ConversionFailure> {
+        let form = ConversionTables {
             binding: &self.binding,
             message,
         };
         match (direction, self.binding.encoding) {
-            (Direction::Tx, Encoding::Native) => form.native_for_peer(body, &mut self.scratch, context),
-            (Direction::Tx, Encoding::Protobuf) => match body {
+            (StepDirection::Tx, Encoding::Native) => form.native_for_peer(body, &mut self.scratch, context),
+            (StepDirection::Tx, Encoding::Protobuf) => match body {
                 Body::Gathered(body) => form.encoded(body, context),
                 body => Ok(body),
             },
-            (Direction::Rx, Encoding::Native) => match body {
+            (StepDirection::Rx, Encoding::Native) => match body {
                 Body::Received(body) => form.check_in_place(body, context),
                 body => Err(wrong_form(body, context)),
             },
-            (Direction::Rx, Encoding::Protobuf) => form.protobuf_of_peer(body, &mut self.scratch, context),
+            (StepDirection::Rx, Encoding::Protobuf) => {
+                form.protobuf_of_peer(body, &mut self.scratch, context)
+            }
         }
     }
 }
 
-impl Form<'_> {
+impl ConversionTables<'_> {
     /// A message for a peer that takes native ones.
     fn native_for_peer(
         &self,
         body: Body,
         scratch: &mut Scratch,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         match (self.binding.form, body) {
             (BodyForm::Protobuf, Body::Encoded(body)) => self.decoded_to_send(body, scratch, context),
             (BodyForm::Protobuf, Body::Empty) => self.decoded_to_send(empty(context), scratch, context),
@@ -290,7 +299,7 @@ impl Form<'_> {
         body: Body,
         scratch: &mut Scratch,
         context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, ConversionFailure> {
         let body = match body {
             Body::Encoded(body) => body,
             Body::Received(body) => to_private(body, context),
@@ -324,9 +333,9 @@ fn empty(context: &mut Context<'_>) -> EncodedBody {
     }
 }
 
-fn wrong_form(body: Body, context: &mut Context<'_>) -> Failure {
+fn wrong_form(body: Body, context: &mut Context<'_>) -> ConversionFailure {
     discard(body, context);
-    Failure::Lengths
+    ConversionFailure::Lengths
 }
 
 impl Engine for Marshalling {
@@ -336,11 +345,11 @@ impl Engine for Marshalling {
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
         self.retry_at = None;
-        let outbound = self.forward(Direction::Tx, ports.tx_in, ports.tx_out, context);
-        let inbound = self.forward(Direction::Rx, ports.rx_in, ports.rx_out, context);
+        let outbound = self.forward(StepDirection::Tx, ports.tx_in, ports.tx_out, context);
+        let inbound = self.forward(StepDirection::Rx, ports.rx_in, ports.rx_out, context);
         // A refusal in one direction may have to be told in the other.
-        let told = self.pending.deliver(Direction::Tx, ports.tx_out)
-            + self.pending.deliver(Direction::Rx, ports.rx_out);
+        let told = self.pending.deliver(StepDirection::Tx, ports.tx_out)
+            + self.pending.deliver(StepDirection::Rx, ports.rx_out);
         if outbound + inbound + told == 0 {
             Progress::Idle
         } else {
@@ -368,7 +377,7 @@ fn message_bytes(body: &Body) -> u64 {
 }
 
 /// A step that ends a call and says why.
-fn cancel(refused: &Refused, code: Code, context: &mut Context<'_>) -> Step {
+fn cancel(refused: &RefusedStep, code: Code, context: &mut Context<'_>) -> Step {
     let mut step = Step::cancel(refused.call, code);
     let mut buffer = context.buffers.take();
     let reason = refused.failure.to_string();

@@ -7,7 +7,7 @@ pub(crate) const PENDING_STEPS_MAX: usize = 64;
 
 /// Which way a step goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum StepDirection {
     /// From the app to the peer.
     Tx,
     /// From the peer to the app.
@@ -35,13 +35,13 @@ impl PendingSteps {
     }
 
     /// Adds a step; there must be room.
-    pub(crate) fn add(&mut self, direction: Direction, step: Step) {
+    pub(crate) fn add(&mut self, direction: StepDirection, step: Step) {
         let refused = self.direction(direction).push(step).is_err();
         debug_assert!(!refused, "room was looked for before");
     }
 
     /// Moves what there is room for, and says how many steps that were.
-    pub(crate) fn deliver(&mut self, direction: Direction, to: &mut Queue<Step>) -> usize {
+    pub(crate) fn deliver(&mut self, direction: StepDirection, to: &mut Queue<Step>) -> usize {
         let waiting = self.direction(direction);
         let count = waiting.len().min(to.room());
         for _ in 0..count {
@@ -52,17 +52,17 @@ impl PendingSteps {
     }
 
     /// What waits in one direction, the oldest first.
-    pub(crate) fn steps(&self, direction: Direction) -> impl ExactSizeIterator<Item = &Step> {
+    pub(crate) fn steps(&self, direction: StepDirection) -> impl ExactSizeIterator<Item = &Step> {
         match direction {
-            Direction::Tx => self.tx.iter(),
-            Direction::Rx => self.rx.iter(),
+            StepDirection::Tx => self.tx.iter(),
+            StepDirection::Rx => self.rx.iter(),
         }
     }
 
-    fn direction(&mut self, direction: Direction) -> &mut Queue<Step> {
+    fn direction(&mut self, direction: StepDirection) -> &mut Queue<Step> {
         match direction {
-            Direction::Tx => &mut self.tx,
-            Direction::Rx => &mut self.rx,
+            StepDirection::Tx => &mut self.tx,
+            StepDirection::Rx => &mut self.rx,
         }
     }
 }

@@ -8,20 +8,20 @@ use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedSt
 use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use crate::calls::Calls;
+use crate::calls::MarshalledCalls;
 use crate::engine::KIND;
-use crate::pending::{Direction, PENDING_STEPS_MAX, PendingSteps};
+use crate::pending::{PENDING_STEPS_MAX, PendingSteps, StepDirection};
 
 const VERSION: u32 = 2;
 
-pub(crate) fn save(calls: &Calls, pending: &PendingSteps, saver: &mut dyn Saver) -> SavedState {
+pub(crate) fn save(calls: &MarshalledCalls, pending: &PendingSteps, saver: &mut dyn Saver) -> SavedState {
     let mut out = FieldWriter::new();
     out.count(calls.len());
     for (call, method) in calls.iter() {
         out.u64(call);
         out.u16(method);
     }
-    for direction in [Direction::Tx, Direction::Rx] {
+    for direction in [StepDirection::Tx, StepDirection::Rx] {
         Step::save_all(pending.steps(direction), saver, &mut out);
     }
     SavedState::new(KIND, VERSION, out)
@@ -32,11 +32,11 @@ pub(crate) fn restore(
     state: &SavedState,
     methods: usize,
     restorer: &mut dyn Restorer,
-) -> Result<(Calls, PendingSteps), RestoreError> {
+) -> Result<(MarshalledCalls, PendingSteps), RestoreError> {
     let mut fields = state.open(KIND, VERSION)?;
-    let mut restored = Restored {
+    let mut restored = RestoredCalls {
         methods,
-        calls: Calls::new(),
+        calls: MarshalledCalls::new(),
         pending: PendingSteps::new(),
     };
     match state.version {
@@ -47,13 +47,13 @@ pub(crate) fn restore(
     Ok((restored.calls, restored.pending))
 }
 
-struct Restored {
+struct RestoredCalls {
     methods: usize,
-    calls: Calls,
+    calls: MarshalledCalls,
     pending: PendingSteps,
 }
 
-impl Restored {
+impl RestoredCalls {
     fn fields(
         &mut self,
         fields: &mut FieldReader<'_>,
@@ -63,7 +63,7 @@ impl Restored {
             let (call, method) = (fields.u64()?, fields.u16()?);
             self.call(call, method, fields)?;
         }
-        for direction in [Direction::Tx, Direction::Rx] {
+        for direction in [StepDirection::Tx, StepDirection::Rx] {
             for step in Step::restore_all(fields, restorer, PENDING_STEPS_MAX)? {
                 self.pending.add(direction, step);
             }
@@ -79,8 +79,8 @@ impl Restored {
                     self.call(call, number, fields)?;
                     continue;
                 }
-                1 => Direction::Tx,
-                2 => Direction::Rx,
+                1 => StepDirection::Tx,
+                2 => StepDirection::Rx,
                 _ => return Err(fields.damaged(format!("a record of kind {kind}"))),
             };
             let code = Code::ALL.get(usize::from(number)).copied();
@@ -108,18 +108,18 @@ impl Restored {
 #[cfg(test)]
 mod tests {
     use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
-    use provost_datapath::{Body, BufferPool, InPlace, Kept};
+    use provost_datapath::{Body, BufferPool, InPlace, KeptMemory};
 
     use super::*;
 
     #[test]
     fn what_was_saved_comes_back_and_damage_is_noticed() {
-        let (mut calls, mut pending) = (Calls::new(), PendingSteps::new());
+        let (mut calls, mut pending) = (MarshalledCalls::new(), PendingSteps::new());
         calls.begin(u64::MAX - 1, 513).unwrap();
-        pending.add(Direction::Tx, Step::cancel(7, Code::Internal));
-        pending.add(Direction::Rx, Step::cancel(8, Code::Unauthenticated));
+        pending.add(StepDirection::Tx, Step::cancel(7, Code::Internal));
+        pending.add(StepDirection::Rx, Step::cancel(8, Code::Unauthenticated));
         let saved = save(&calls, &pending, &mut InPlace::new(|_, _| {}));
-        let (calls, pending) = restore(&saved, 514, &mut Kept::default()).unwrap();
+        let (calls, pending) = restore(&saved, 514, &mut KeptMemory::default()).unwrap();
         assert_eq!(calls.method(u64::MAX - 1), Some(513));
         let told = |direction| {
             pending
@@ -127,10 +127,10 @@ mod tests {
                 .map(|step| (step.call, step.status))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(Direction::Tx), [(7, Code::Internal)]);
-        assert_eq!(told(Direction::Rx), [(8, Code::Unauthenticated)]);
+        assert_eq!(told(StepDirection::Tx), [(7, Code::Internal)]);
+        assert_eq!(told(StepDirection::Rx), [(8, Code::Unauthenticated)]);
         assert!(
-            restore(&saved, 513, &mut Kept::default()).is_err(),
+            restore(&saved, 513, &mut KeptMemory::default()).is_err(),
             "a method that is none"
         );
         for cut in 0..saved.bytes.len() {
@@ -140,7 +140,7 @@ mod tests {
                 ..saved.clone()
             };
             assert!(
-                restore(&damaged, 514, &mut Kept::default()).is_err(),
+                restore(&damaged, 514, &mut KeptMemory::default()).is_err(),
                 "cut at {cut}"
             );
         }
@@ -157,26 +157,26 @@ mod tests {
             version: 1,
             bytes: bytes.to_vec(),
         };
-        let (calls, pending) = restore(&state(&bytes.concat()), 4, &mut Kept::default()).unwrap();
+        let (calls, pending) = restore(&state(&bytes.concat()), 4, &mut KeptMemory::default()).unwrap();
         assert_eq!((calls.method(9), calls.len()), (Some(3), 1));
         assert_eq!(
-            pending.steps(Direction::Tx).next().map(|step| step.status),
+            pending.steps(StepDirection::Tx).next().map(|step| step.status),
             Some(Code::Internal)
         );
-        assert!(restore(&state(&bytes.concat()[1..]), 4, &mut Kept::default()).is_err());
+        assert!(restore(&state(&bytes.concat()[1..]), 4, &mut KeptMemory::default()).is_err());
     }
 
     /// What versions of the past have saved is read for ever.
     #[test]
     fn fixtures_are_read() {
         let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
-        let (mut calls, mut pending) = (Calls::new(), PendingSteps::new());
+        let (mut calls, mut pending) = (MarshalledCalls::new(), PendingSteps::new());
         calls.begin(1 << 40, 2).unwrap();
         calls.begin(7, 0).unwrap();
         let mut buffers = BufferPool::new();
         let told = Step::cancel_because(5, Code::Internal, "a malformed message", &mut buffers);
-        pending.add(Direction::Tx, told);
-        pending.add(Direction::Rx, Step::cancel(6, Code::Cancelled));
+        pending.add(StepDirection::Tx, told);
+        pending.add(StepDirection::Rx, Step::cancel(6, Code::Cancelled));
         fixtures.add("calls-and-reasons", &save(&calls, &pending, &mut ToFixture));
         let mut bytes = vec![0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0];
         bytes.extend([2, 7, 0, 0, 0, 0, 0, 0, 0, 13, 0]);
@@ -199,8 +199,8 @@ mod tests {
             };
             let facts = format!(
                 "{calls:?}\n{:?}\n{:?}\n",
-                told(Direction::Tx),
-                told(Direction::Rx)
+                told(StepDirection::Tx),
+                told(StepDirection::Rx)
             );
             fixtures.check(&name, &facts);
         }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use prost::Message as _;
 use provost_datapath::{
     ATTACHMENT_PRIVATE_BYTES_MAX, Body, BodyForm, Buffer, BufferPool, Context, EncodedBody, Engine,
-    FlowHints, ForeignBytes, Gathered, HeapFull, InPlace, Keepalive, Kept, Offsets, Ports, PrivateBytes,
-    Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
+    FlowHints, ForeignBytes, Gathered, HeapFull, InPlace, Keepalive, KeptMemory, Offsets, Ports,
+    PrivateBytes, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step,
+    message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
@@ -165,7 +166,7 @@ impl Rig {
 
     fn upgrade(self) -> Rig {
         let state = self.engine.save(&mut InPlace::new(|_, _| {}));
-        let engine = Marshalling::restore(&state, self.binding.clone(), &mut Kept::default()).unwrap();
+        let engine = Marshalling::restore(&state, self.binding.clone(), &mut KeptMemory::default()).unwrap();
         Rig {
             engine: Box::new(engine),
             ..Rig::new(self.binding.side, self.binding.encoding)
@@ -541,7 +542,7 @@ fn saved_state_of_another_kind_version_or_service_is_refused() {
     let restores = |change: &dyn Fn(&mut provost_datapath::SavedState)| {
         let mut state = good.clone();
         change(&mut state);
-        Marshalling::restore(&state, binding.clone(), &mut Kept::default()).is_ok()
+        Marshalling::restore(&state, binding.clone(), &mut KeptMemory::default()).is_ok()
     };
     assert!(restores(&|_| {}));
     assert!(!restores(&|state| state.kind.push('x')));

@@ -11,7 +11,7 @@ use provost_datapath::{
     SocketHint,
 };
 use provost_marshal::{copy_foreign, copy_foreign_to};
-use provost_session::{Connection, Piece, Waiting};
+use provost_session::{Connection, Piece, SocketBacklog};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, take_socket};
 use provost_udp::PacketBatches;
 
@@ -19,7 +19,7 @@ use crate::socket::packet_batches;
 use crate::stream::{Lost, Next, Reading, ResumableStream, SEGMENT_BYTES_MAX};
 
 /// What a segment is filled from: frames of many calls, or pieces of large messages in turn.
-const FILLED: Waiting = Waiting {
+const FILLED: SocketBacklog = SocketBacklog {
     bytes_max: SEGMENT_BYTES_MAX,
     pieces_max: 256,
 };

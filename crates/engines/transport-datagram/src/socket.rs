@@ -118,7 +118,7 @@ impl Socket {
     }
 
     /// Whether packets say that the network may mark them, as this peer reads marks or not.
-    pub(crate) fn heed(&self, marks: MarkUse) -> io::Result<()> {
+    pub(crate) fn apply_marks(&self, marks: MarkUse) -> io::Result<()> {
         let ecn = match marks {
             MarkUse::Read => Ecn::Capable,
             MarkUse::Unread => Ecn::Off,

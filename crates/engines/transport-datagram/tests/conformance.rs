@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use certificates::Authority;
-use provost_conformance::{CASES, End, HotRestarts, Pair, Saved, Sides, Successors, methods, run, run_case};
+use provost_conformance::{
+    CASES, End, HotRestarts, LeftState, Pair, Sides, Successors, methods, run, run_case,
+};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_transport_datagram::{
     ConnectParams, DatagramTransport, Decision, Encoding, Established, Greeting, Hello, Limits, Listener,
@@ -98,7 +100,7 @@ impl Successors for DatagramSuccessors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         let link = &self.links[usize::from(role == Role::Server)];

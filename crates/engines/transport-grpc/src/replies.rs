@@ -81,12 +81,12 @@ impl GrpcTransport {
         let _ = take_compression_request(&mut metadata);
         call.untold_head = Some(metadata);
         if call.server_streaming {
-            self.tell_head(id, head.encoding);
+            self.send_head(id, head.encoding);
         }
     }
 
     /// Has the app told of the head, and of how the server compresses. A single response without either says itself that it came.
-    fn tell_head(&mut self, id: u64, encoding: MessageEncoding) {
+    fn send_head(&mut self, id: u64, encoding: MessageEncoding) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
@@ -114,7 +114,7 @@ impl GrpcTransport {
             MessageForm::Plain => MessageEncoding::Identity,
             MessageForm::Compressed => call.encoding,
         };
-        self.tell_head(id, encoding);
+        self.send_head(id, encoding);
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
@@ -140,7 +140,7 @@ impl GrpcTransport {
         if cause == EndCause::NotProcessed && self.begin_again(id) {
             return;
         }
-        self.tell_head(id, MessageEncoding::Identity);
+        self.send_head(id, MessageEncoding::Identity);
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };

@@ -185,7 +185,7 @@ fn a_server_that_does_not_read_stops_the_app() {
 }
 
 #[test]
-fn an_app_that_does_not_heed_its_window_ends_its_call_alone() {
+fn an_app_that_exceeds_its_window_ends_its_call_alone() {
     let mut rig = TransportRig::new();
     rig.open(1, UPLOAD);
     rig.run();

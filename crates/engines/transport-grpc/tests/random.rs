@@ -126,7 +126,7 @@ impl RandomWorld {
     }
 
     /// What a server has heard.
-    fn hear(&mut self, link: usize) {
+    fn on_event(&mut self, link: usize) {
         let events: Vec<GrpcEvent> = self.server(link).events.drain(..).collect();
         for event in events {
             match event {
@@ -206,7 +206,7 @@ impl RandomWorld {
             self.rig.run();
         }
         for link in 0..=self.olds.len() {
-            self.hear(link);
+            self.on_event(link);
         }
         for told in self.rig.told() {
             self.look_at(&told);

@@ -12,7 +12,7 @@ use crate::local_queue::LocalQueue;
 pub const DIRECTION_STEPS_MAX: usize = 256;
 
 /// What the receiving end gives back of a body that it has copied.
-pub(crate) struct Return {
+pub(crate) struct BodyReturn {
     /// The app's token, 0 for none.
     pub(crate) token: u64,
     /// The private buffer, for the pool that it came from.
@@ -21,7 +21,7 @@ pub(crate) struct Return {
 
 /// The end of a call that the other end could not take.
 #[derive(Clone)]
-pub(crate) struct Refusal {
+pub(crate) struct CallRefusal {
     pub(crate) call: u64,
     pub(crate) code: Code,
     pub(crate) reason: Cow<'static, str>,
@@ -30,9 +30,9 @@ pub(crate) struct Refusal {
 /// The sending end puts steps and takes returns; the receiving end does the opposite.
 pub(crate) struct LocalDirection {
     steps: LocalQueue<Step>,
-    returns: LocalQueue<Return>,
+    returns: LocalQueue<BodyReturn>,
     /// From the sending end, ahead of its steps.
-    refusals: LocalQueue<Refusal>,
+    refusals: LocalQueue<CallRefusal>,
     /// The sending end puts nothing more.
     closed: AtomicBool,
     /// The receiving end takes nothing more.
@@ -69,12 +69,12 @@ impl LocalDirection {
     }
 
     /// Gives a body back. The sending end lends no more bodies than fit here.
-    pub(crate) fn give_back(&self, back: Return) {
+    pub(crate) fn give_back(&self, back: BodyReturn) {
         let given = self.returns.push(back);
         debug_assert!(given.is_ok(), "no more bodies are lent than returns fit");
     }
 
-    pub(crate) fn take_return(&self) -> Option<Return> {
+    pub(crate) fn take_return(&self) -> Option<BodyReturn> {
         self.returns.pop()
     }
 
@@ -83,12 +83,12 @@ impl LocalDirection {
     }
 
     /// Refuses a call; only after [`LocalDirection::has_room_for_refusal`] said yes, by the end that puts.
-    pub(crate) fn refuse(&self, refusal: Refusal) {
+    pub(crate) fn refuse(&self, refusal: CallRefusal) {
         let refused = self.refusals.push(refusal);
         debug_assert!(refused.is_ok(), "only one end refuses, and it asks before");
     }
 
-    pub(crate) fn take_refusal(&self) -> Option<Refusal> {
+    pub(crate) fn take_refusal(&self) -> Option<CallRefusal> {
         self.refusals.pop()
     }
 
@@ -123,8 +123,8 @@ impl LocalDirection {
     pub(crate) fn look(
         &self,
         mut step: impl FnMut(&Step),
-        mut back: impl FnMut(&Return),
-        mut refusal: impl FnMut(&Refusal),
+        mut back: impl FnMut(&BodyReturn),
+        mut refusal: impl FnMut(&CallRefusal),
     ) {
         self.steps.look(&mut step);
         self.returns.look(&mut back);

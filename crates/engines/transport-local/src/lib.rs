@@ -25,7 +25,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 pub use direction::DIRECTION_STEPS_MAX;
-use direction::{LocalDirection, Refusal, Return};
+use direction::{BodyReturn, CallRefusal, LocalDirection};
 pub use saved::{SavedEnd, restore_alone, restore_pair, saved_pair};
 
 /// [`Engine::kind`] of this engine.
@@ -61,7 +61,7 @@ pub struct LocalTransport {
     role: Role,
     pair: u64,
     link: Arc<ConnectionSignals>,
-    hold: Arc<Hold>,
+    hold: Arc<DirectionHold>,
     /// Bodies that were put in `out` and did not come back.
     lent: usize,
     /// Calls that are open: a drained connection ends when there are none.
@@ -71,13 +71,13 @@ pub struct LocalTransport {
 
 /// This end's part in the directions. When the last engine that holds it is gone, so is the end: an engine and its successor
 /// hold it together while one takes over from the other.
-struct Hold {
+struct DirectionHold {
     out: Arc<LocalDirection>,
     incoming: Arc<LocalDirection>,
     peer: Arc<dyn PeerWake>,
 }
 
-impl Drop for Hold {
+impl Drop for DirectionHold {
     fn drop(&mut self) {
         self.out.close();
         self.incoming.desert();
@@ -90,7 +90,7 @@ impl Drop for Hold {
 #[derive(Clone)]
 pub struct LocalEnd {
     pair: u64,
-    hold: Weak<Hold>,
+    hold: Weak<DirectionHold>,
 }
 
 /// ```text
@@ -117,7 +117,7 @@ pub fn connect(
         role,
         pair,
         link,
-        hold: Arc::new(Hold {
+        hold: Arc::new(DirectionHold {
             out: out.clone(),
             incoming: incoming.clone(),
             peer,
@@ -221,7 +221,7 @@ impl LocalTransport {
     /// Takes what the other end has finished reading.
     fn take_back(&mut self, context: &mut Context<'_>) -> bool {
         let mut took = false;
-        while let Some(Return { token, buffer }) = self.hold.out.take_return() {
+        while let Some(BodyReturn { token, buffer }) = self.hold.out.take_return() {
             self.lent -= 1;
             context.buffers.give(buffer);
             if token != 0 {
@@ -260,7 +260,7 @@ impl LocalTransport {
     fn receive(&mut self, to: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
         let mut received = false;
         while !to.is_full() {
-            let Some(Refusal { call, code, reason }) = self.hold.incoming.take_refusal() else {
+            let Some(CallRefusal { call, code, reason }) = self.hold.incoming.take_refusal() else {
                 break;
             };
             self.open.remove(&call);
@@ -320,7 +320,7 @@ impl LocalTransport {
             return Some(step);
         };
         self.open.remove(&step.call);
-        self.hold.out.refuse(Refusal {
+        self.hold.out.refuse(CallRefusal {
             call: step.call,
             code,
             reason: Cow::Borrowed(reason),
@@ -337,7 +337,7 @@ impl LocalTransport {
     }
 
     fn give_back(&self, gathered: Gathered) {
-        self.hold.incoming.give_back(Return {
+        self.hold.incoming.give_back(BodyReturn {
             token: gathered.token,
             buffer: gathered.buffer,
         });

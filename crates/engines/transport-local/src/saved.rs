@@ -16,8 +16,8 @@ use provost_datapath::{
 };
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
-use crate::direction::{DIRECTION_STEPS_MAX, LocalDirection, Refusal, Return};
-use crate::{ConnectionState, End, Hold, KIND, LocalEnd, LocalTransport, PeerWake, Role, next_pair};
+use crate::direction::{BodyReturn, CallRefusal, DIRECTION_STEPS_MAX, LocalDirection};
+use crate::{ConnectionState, DirectionHold, End, KIND, LocalEnd, LocalTransport, PeerWake, Role, next_pair};
 
 const VERSION: u32 = 2;
 /// Calls that an end has open: those that the frontends of both ends count, and those that begin or end meanwhile.
@@ -45,8 +45,8 @@ pub fn restore_pair(
     server: SavedEnd<'_>,
 ) -> Result<(LocalTransport, LocalTransport), RestoreError> {
     let (client_wake, server_wake) = (client.end.wake, server.end.wake);
-    let mut at_client = Restored::load(client.state, client.restorer)?;
-    let mut at_server = Restored::load(server.state, server.restorer)?;
+    let mut at_client = RestoredEnd::load(client.state, client.restorer)?;
+    let mut at_server = RestoredEnd::load(server.state, server.restorer)?;
     let fits = at_client.pair == at_server.pair
         && matches!(
             (&at_client.role, &at_server.role),
@@ -71,7 +71,7 @@ pub fn restore_pair(
 
 /// Goes on with an end whose other end was gone when it was saved: it ends in order.
 pub fn restore_alone(saved: SavedEnd<'_>) -> Result<LocalTransport, RestoreError> {
-    let mut restored = Restored::load(saved.state, saved.restorer)?;
+    let mut restored = RestoredEnd::load(saved.state, saved.restorer)?;
     let out = restored.take_direction()?;
     let incoming = LocalDirection::new();
     for step in restored.left.drain(..) {
@@ -107,7 +107,7 @@ impl LocalTransport {
         link: Arc<ConnectionSignals>,
         restorer: &mut dyn Restorer,
     ) -> Result<LocalTransport, RestoreError> {
-        let restored = Restored::load(state, restorer)?;
+        let restored = RestoredEnd::load(state, restorer)?;
         let hold = end.hold.upgrade().filter(|_| restored.pair == end.pair);
         let hold =
             hold.ok_or_else(|| damaged("it is of a connection that is gone, or of another process"))?;
@@ -147,7 +147,7 @@ impl LocalTransport {
 
     /// What this end has put in its direction; and what is left in the other one, if nobody is there to save it.
     fn save_direction(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
-        let Hold {
+        let DirectionHold {
             out: direction,
             incoming,
             ..
@@ -184,7 +184,7 @@ impl LocalTransport {
 }
 
 /// What is in a saved end.
-struct Restored {
+struct RestoredEnd {
     pair: u64,
     role: Role,
     state: ConnectionState,
@@ -198,10 +198,10 @@ struct Restored {
     left: Vec<Step>,
 }
 
-impl Restored {
-    fn load(state: &SavedState, restorer: &mut dyn Restorer) -> Result<Restored, RestoreError> {
+impl RestoredEnd {
+    fn load(state: &SavedState, restorer: &mut dyn Restorer) -> Result<RestoredEnd, RestoreError> {
         let mut fields = open(state)?;
-        let mut restored = Restored {
+        let mut restored = RestoredEnd {
             pair: fields.u64()?,
             role: restore_role(&mut fields)?,
             state: match fields.u8()? {
@@ -241,13 +241,13 @@ impl Restored {
         }
         for _ in 0..fields.count(DIRECTION_STEPS_MAX)? {
             lent += 1;
-            direction.give_back(Return {
+            direction.give_back(BodyReturn {
                 token: fields.u64()?,
                 buffer: Buffer::default(),
             });
         }
         for _ in 0..fields.count(DIRECTION_STEPS_MAX)? {
-            direction.refuse(Refusal {
+            direction.refuse(CallRefusal {
                 call: fields.u64()?,
                 code: fields.code()?,
                 reason: Cow::Owned(fields.text()?.to_owned()),
@@ -287,7 +287,7 @@ impl Restored {
             role: self.role,
             pair,
             link,
-            hold: Arc::new(Hold {
+            hold: Arc::new(DirectionHold {
                 out: out.clone(),
                 incoming: incoming.clone(),
                 peer,

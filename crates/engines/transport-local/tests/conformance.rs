@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_conformance::{Pair, Saved, Successors, run_within_node, run_within_node_with_hot_restarts};
+use provost_conformance::{LeftState, Pair, Successors, run_within_node, run_within_node_with_hot_restarts};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_session::Role;
 use provost_transport_local::{End, LocalEnd, LocalTransport, PeerWake, SavedEnd, connect, restore_pair};
@@ -51,7 +51,7 @@ impl Successors for LocalSuccessors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         let (end, link) = match role {
@@ -64,8 +64,8 @@ impl Successors for LocalSuccessors {
 
     fn both(
         &mut self,
-        client: (Saved, &mut dyn Restorer),
-        server: (Saved, &mut dyn Restorer),
+        client: (LeftState, &mut dyn Restorer),
+        server: (LeftState, &mut dyn Restorer),
     ) -> Result<[Box<dyn Engine>; 2], RestoreError> {
         let end = |link: &Arc<ConnectionSignals>| End {
             link: link.clone(),

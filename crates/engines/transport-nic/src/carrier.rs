@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use provost_datapath::{Context, FieldReader, FieldWriter, Nanos, RestoreError, SocketHint};
 use provost_marshal::copy_foreign;
-use provost_session::{Connection, Piece, Waiting};
+use provost_session::{Connection, Piece, SocketBacklog};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, take_socket};
 
 use crate::stream::{NextSegment, NicStream};
@@ -37,7 +37,7 @@ impl NicCarrier {
             if bytes_max == 0 {
                 break;
             }
-            let waiting = Waiting {
+            let waiting = SocketBacklog {
                 bytes_max,
                 pieces_max: PIECES_MAX,
             };

@@ -37,7 +37,7 @@ pub struct HandshakeStop(Arc<AtomicBool>);
 
 impl HandshakeStop {
     /// Has the handshake give up soon.
-    pub fn tell(&self) {
+    pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_conformance::{Bench, End, Pair, Saved, Successors, content, methods};
+use provost_conformance::{Bench, End, LeftState, Pair, Successors, content, methods};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer, Step};
 use provost_transport_tcp::{
     ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, Role, TcpTransport, TcpVersion,
@@ -25,7 +25,7 @@ const RUNS: usize = 3;
 struct NoSuccessors;
 
 impl Successors for NoSuccessors {
-    fn one(&mut self, _: Role, _: Saved, _: &mut dyn Restorer) -> Result<Box<dyn Engine>, RestoreError> {
+    fn one(&mut self, _: Role, _: LeftState, _: &mut dyn Restorer) -> Result<Box<dyn Engine>, RestoreError> {
         unreachable!("nothing is replaced here")
     }
 }

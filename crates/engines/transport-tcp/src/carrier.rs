@@ -8,11 +8,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use provost_datapath::{
     Context, FieldReader, FieldWriter, FlowHints, Nanos, RestoreError, SavedField, SocketHint,
 };
-use provost_session::{Connection, Waiting};
+use provost_session::{Connection, SocketBacklog};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, PeerIdentity, take_socket};
 
-use crate::flight::Flight;
-use crate::socket::{Socket, Transfer};
+use crate::flight::FlightWindow;
+use crate::socket::{CarrierSocket, Transfer};
 
 /// Bytes read at once. One such buffer serves all connections of a thread.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -25,7 +25,7 @@ const WRITE_BYTES_MAX: usize = 512 << 10;
 const ENOUGH_RETRY_NS: Nanos = 50_000;
 
 /// What version 2 has waiting for one write.
-const COALESCED: Waiting = Waiting {
+const COALESCED: SocketBacklog = SocketBacklog {
     bytes_max: 256 << 10,
     pieces_max: provost_net::GATHER_PIECES_MAX / 2,
 };
@@ -69,9 +69,9 @@ impl TcpVersion {
 
 /// One end of a TCP connection, plain or in TLS records.
 pub struct TcpCarrier {
-    socket: Socket,
-    output: Output,
-    flight: Flight,
+    socket: CarrierSocket,
+    output: SocketOutput,
+    flight: FlightWindow,
     write_failed: Option<String>,
     version: TcpVersion,
     peer: TcpPeer,
@@ -86,7 +86,7 @@ pub struct TcpPeer {
 
 /// Whether the socket took what it was given last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
+enum SocketOutput {
     Flows,
     /// It was full; the runtime says when it is worth another try.
     Blocked,
@@ -107,11 +107,11 @@ impl std::fmt::Debug for TcpCarrier {
 }
 
 impl TcpCarrier {
-    pub(crate) fn new(socket: Socket, peer: TcpPeer) -> TcpCarrier {
+    pub(crate) fn new(socket: CarrierSocket, peer: TcpPeer) -> TcpCarrier {
         TcpCarrier {
             socket,
-            output: Output::Flows,
-            flight: Flight::default(),
+            output: SocketOutput::Flows,
+            flight: FlightWindow::default(),
             write_failed: None,
             version: TcpVersion::default(),
             peer,
@@ -137,13 +137,13 @@ impl TcpCarrier {
 
     fn write_some(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> io::Result<bool> {
         let mut bytes = 0;
-        self.output = Output::Flows;
+        self.output = SocketOutput::Flows;
         let turn_bytes = context.flow.turn_bytes as usize;
         let room = self.room(connection, context.flow, context.now)?;
         loop {
             if bytes >= room {
                 if connection.wants_output() || self.socket.wants_write() {
-                    self.output = Output::Enough { since: context.now };
+                    self.output = SocketOutput::Enough { since: context.now };
                 }
                 break;
             }
@@ -159,7 +159,7 @@ impl TcpCarrier {
                     bytes += sent;
                 }
                 Transfer::NotNow => {
-                    self.output = Output::Blocked;
+                    self.output = SocketOutput::Blocked;
                     break;
                 }
                 Transfer::Done | Transfer::End => break,
@@ -224,7 +224,7 @@ impl Carrier for TcpCarrier {
         _reading: SocketHint,
         context: &mut Context<'_>,
     ) -> bool {
-        let must_wait = self.output == Output::Blocked && context.socket == SocketHint::Skip;
+        let must_wait = self.output == SocketOutput::Blocked && context.socket == SocketHint::Skip;
         if must_wait || self.write_failed.is_some() {
             return false;
         }
@@ -262,7 +262,7 @@ impl Carrier for TcpCarrier {
 
     fn close(&mut self, context: &mut Context<'_>) {
         self.socket.close_write(context.buffers);
-        self.output = Output::Flows;
+        self.output = SocketOutput::Flows;
     }
 
     /// Reads until the peer has closed too, so that what it has not read yet is not destroyed by a reset.
@@ -278,8 +278,8 @@ impl Carrier for TcpCarrier {
 
     fn wake_at(&self) -> Option<Nanos> {
         match self.output {
-            Output::Enough { since } => Some(since + ENOUGH_RETRY_NS),
-            Output::Flows | Output::Blocked => None,
+            SocketOutput::Enough { since } => Some(since + ENOUGH_RETRY_NS),
+            SocketOutput::Flows | SocketOutput::Blocked => None,
         }
     }
 
@@ -289,7 +289,7 @@ impl Carrier for TcpCarrier {
 
     fn waits_for_room(&self, connection: &Connection) -> bool {
         // The socket has room while enough is on its way.
-        let is_enough = matches!(self.output, Output::Enough { .. });
+        let is_enough = matches!(self.output, SocketOutput::Enough { .. });
         !is_enough && (connection.wants_output() || self.socket.wants_write())
     }
 
@@ -311,7 +311,7 @@ impl Carrier for TcpCarrier {
     ) -> Result<TcpCarrier, RestoreError> {
         let stream = TcpStream::from(take_socket(descriptors, fields)?);
         let write_failed = SavedField::restore(fields)?;
-        let socket = Socket::restore(stream, fields)?;
+        let socket = CarrierSocket::restore(stream, fields)?;
         Ok(TcpCarrier {
             write_failed,
             version,

@@ -16,7 +16,7 @@ use provost_wire::Code;
 
 use crate::Established;
 use crate::carrier::{TcpCarrier, TcpPeer};
-use crate::socket::Socket;
+use crate::socket::CarrierSocket;
 
 /// Bytes read at once during the handshake.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
@@ -59,8 +59,8 @@ pub fn greet(stream: TcpStream, params: &ConnectParams) -> Result<Established, C
                 .map_err(|error| fail(Code::InvalidArgument, error.to_string()))?,
         ),
     };
-    let channel = Channel::new(stream, tls, params.deadline);
-    let agree = |channel: &mut Channel| agree_as_client(channel, params);
+    let channel = BlockingChannel::new(stream, tls, params.deadline);
+    let agree = |channel: &mut BlockingChannel| agree_as_client(channel, params);
     establish(channel, Role::Client, peer_address, agree)
         .map_err(|error| fail(error.code(), error.to_string()))
 }
@@ -92,8 +92,8 @@ pub fn accept(
         .map_err(|error| fail(peer, EstablishError::Io(error)))?;
     let tls = tls.map(|config| TlsHandshake::server(&config, Purpose::Records));
     let tls = tls.transpose().map_err(|error| fail(peer, error.into()))?;
-    let channel = Channel::new(stream, tls, deadline);
-    let agree = |channel: &mut Channel| {
+    let channel = BlockingChannel::new(stream, tls, deadline);
+    let agree = |channel: &mut BlockingChannel| {
         let identity = channel.peer.clone();
         agree_as_server(channel, &identity, decide)
     };
@@ -102,10 +102,10 @@ pub fn accept(
 
 /// Secures the channel, agrees with the peer, and makes a carrier of the socket.
 fn establish(
-    mut channel: Channel,
+    mut channel: BlockingChannel,
     role: Role,
     peer_address: SocketAddr,
-    agree: impl FnOnce(&mut Channel) -> Result<Agreed, EstablishError>,
+    agree: impl FnOnce(&mut BlockingChannel) -> Result<Agreed, EstablishError>,
 ) -> Result<Established, EstablishError> {
     let agreed = channel.finish_tls_handshake().and_then(|()| agree(&mut channel));
     let mut agreed = match agreed {
@@ -123,7 +123,7 @@ fn establish(
 }
 
 /// A blocking channel with a deadline, plain or TLS.
-struct Channel {
+struct BlockingChannel {
     stream: TcpStream,
     security: Security,
     /// Who the peer has proved to be; nobody before the TLS handshake has ended.
@@ -161,13 +161,13 @@ fn attempt<T>(
     }
 }
 
-impl Channel {
-    fn new(stream: TcpStream, tls: Option<TlsHandshake>, deadline: Instant) -> Channel {
+impl BlockingChannel {
+    fn new(stream: TcpStream, tls: Option<TlsHandshake>, deadline: Instant) -> BlockingChannel {
         let security = match tls {
             None => Security::Plain,
             Some(handshake) => Security::Handshake(Box::new(handshake)),
         };
-        Channel {
+        BlockingChannel {
             stream,
             security,
             peer: PeerIdentity::Anonymous,
@@ -256,7 +256,7 @@ impl Channel {
             identity: self.peer.clone(),
             address: peer_address,
         };
-        let socket = Socket::new(self.stream, tls, leftover);
+        let socket = CarrierSocket::new(self.stream, tls, leftover);
         Ok((TcpCarrier::new(socket, peer), self.peer))
     }
 
@@ -282,7 +282,7 @@ impl Channel {
     }
 }
 
-impl HandshakeChannel for Channel {
+impl HandshakeChannel for BlockingChannel {
     fn write(&mut self, bytes: &[u8]) -> Result<(), EstablishError> {
         let Security::Tls(session) = &mut self.security else {
             return self.write_all(bytes);

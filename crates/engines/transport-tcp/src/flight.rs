@@ -30,13 +30,13 @@ const ROOM_PART: u64 = 16;
 
 /// The window of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct FlightWindow {
     window_bytes: u64,
     asked_at: Nanos,
     adjust_at: Nanos,
 }
 
-impl Flight {
+impl FlightWindow {
     /// How many bytes the kernel may be given now, when a turn has so many.
     pub(crate) fn room(&mut self, stream: &TcpStream, turn_bytes: u64, now: Nanos) -> io::Result<usize> {
         let on_way_bytes = u64::from(provost_net::unacknowledged_bytes(stream)?);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     struct Flow {
-        flight: Flight,
+        flight: FlightWindow,
         turn_bytes: u64,
         on_way_bytes: u64,
         acknowledged_bytes: u64,
@@ -122,7 +122,7 @@ mod tests {
     impl Wire {
         fn new(bytes_per_us: u64, least_us: u64, turns: &[u64]) -> Wire {
             let flow = |turn_bytes: &u64| Flow {
-                flight: Flight::default(),
+                flight: FlightWindow::default(),
                 turn_bytes: *turn_bytes,
                 on_way_bytes: 0,
                 acknowledged_bytes: 0,
@@ -227,7 +227,7 @@ mod tests {
             smoothed_us: 2000,
             least_us: 100,
         };
-        let mut flight = Flight::default();
+        let mut flight = FlightWindow::default();
         assert!(flight.is_due(1));
         flight.adjust(500_000, TURN, trips, 1);
         assert_eq!(flight.room_beside(500_000, TURN), 0);
@@ -257,7 +257,7 @@ mod tests {
             sent += more;
         }
         // Its buffers are full, and so are ours.
-        let mut flight = Flight::default();
+        let mut flight = FlightWindow::default();
         assert!(provost_net::unacknowledged_bytes(&here).unwrap() as usize > TURN as usize);
         let mut came = 0;
         while came < sent {

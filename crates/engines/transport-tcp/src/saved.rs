@@ -11,7 +11,7 @@ use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_transport::{Carrier, Established, PeerIdentity, StateTransfer, TransportConfig, take_socket};
 
 use crate::carrier::{TcpCarrier, TcpPeer};
-use crate::socket::Socket;
+use crate::socket::CarrierSocket;
 use crate::{TcpTransport, TcpVersion};
 
 /// The form without calls.
@@ -55,7 +55,7 @@ fn restore_at_rest(
     let methods = (0..count)
         .map(|_| restore_method(fields))
         .collect::<Result<_, _>>()?;
-    let socket = Socket::new(stream, None, Vec::new());
+    let socket = CarrierSocket::new(stream, None, Vec::new());
     let established = Established {
         carrier: TcpCarrier::new(socket, peer.clone()).with_version(version),
         role,

@@ -25,16 +25,16 @@ pub(crate) enum Transfer {
     End,
 }
 
-pub(crate) struct Socket {
+pub(crate) struct CarrierSocket {
     stream: TcpStream,
     tls: Option<Box<TlsSession>>,
     leftover: Vec<u8>,
     drained: bool,
 }
 
-impl Socket {
-    pub(crate) fn new(stream: TcpStream, tls: Option<Box<TlsSession>>, leftover: Vec<u8>) -> Socket {
-        Socket {
+impl CarrierSocket {
+    pub(crate) fn new(stream: TcpStream, tls: Option<Box<TlsSession>>, leftover: Vec<u8>) -> CarrierSocket {
+        CarrierSocket {
             stream,
             tls,
             leftover,
@@ -51,7 +51,10 @@ impl Socket {
         }
     }
 
-    pub(crate) fn restore(stream: TcpStream, fields: &mut FieldReader<'_>) -> Result<Socket, RestoreError> {
+    pub(crate) fn restore(
+        stream: TcpStream,
+        fields: &mut FieldReader<'_>,
+    ) -> Result<CarrierSocket, RestoreError> {
         let leftover = fields.run()?.to_vec();
         if leftover.len() > LEFTOVER_BYTES_MAX {
             return Err(fields.damaged("more was read behind the handshake than ever is"));
@@ -61,7 +64,7 @@ impl Socket {
         } else {
             None
         };
-        Ok(Socket::new(stream, tls, leftover))
+        Ok(CarrierSocket::new(stream, tls, leftover))
     }
 
     pub(crate) fn stream(&self) -> BorrowedFd<'_> {

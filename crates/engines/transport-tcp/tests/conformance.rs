@@ -7,7 +7,7 @@ mod pairs;
 use std::sync::Arc;
 
 use pairs::{Tls, established, mutual_tls};
-use provost_conformance::{End, Pair, Saved, Successors, run, run_with_hot_restarts};
+use provost_conformance::{End, LeftState, Pair, Successors, run, run_with_hot_restarts};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_transport_tcp::{Established, Role, StateTransfer, TcpTransport, TcpVersion, TransportConfig};
 
@@ -57,7 +57,7 @@ impl Successors for TcpSuccessors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         self.version = match self.version {

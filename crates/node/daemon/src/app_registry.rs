@@ -97,7 +97,7 @@ impl AttachedApp {
 
     /// Has it detached, and tells it why.
     pub(crate) fn detach_because(&self, refusal: Refusal) {
-        self.tell(reply::Body::Failed(Failed {
+        self.send_notice(reply::Body::Failed(Failed {
             code: refusal.code.number(),
             message: refusal.message,
         }));
@@ -105,8 +105,8 @@ impl AttachedApp {
     }
 
     /// Tells it that a service of its is not bound any more, and why.
-    pub(crate) fn tell_unbound(&self, service: &str, refusal: &Refusal) {
-        self.tell(reply::Body::Unbound(ServiceUnbound {
+    pub(crate) fn send_unbound(&self, service: &str, refusal: &Refusal) {
+        self.send_notice(reply::Body::Unbound(ServiceUnbound {
             service: service.to_owned(),
             code: refusal.code.number(),
             message: refusal.message.clone(),
@@ -114,12 +114,12 @@ impl AttachedApp {
     }
 
     /// Tells it who is at the other end of a connection that it serves.
-    pub(crate) fn tell_peer(&self, peer: PeerDescription) {
-        self.tell(reply::Body::Peer(peer));
+    pub(crate) fn send_peer(&self, peer: PeerDescription) {
+        self.send_notice(reply::Body::Peer(peer));
     }
 
     /// Says something on the service's own account, if there is room: an app that does not listen is not waited for.
-    fn tell(&self, body: reply::Body) {
+    fn send_notice(&self, body: reply::Body) {
         let Some(control) = &self.control else {
             return;
         };

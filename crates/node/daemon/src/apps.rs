@@ -216,7 +216,7 @@ impl AppServer {
         }
         let identity = &app.endpoint.identity;
         let (pid, uid) = (identity.pid, identity.uid);
-        if log::may_tell(EventSubject::User(uid)) {
+        if log::may_log(EventSubject::User(uid)) {
             tracing::info!(app = app.id(), name = app.name(), pid, uid, "attached");
         }
         Some(app)
@@ -321,7 +321,7 @@ impl AppServer {
         let runtime = &self.runtimes[app.endpoint.runtime];
         runtime.place_app();
         self.apps.insert(Rc::clone(app));
-        let told = runtime.tell(Command::Attach(Box::new(new))).await;
+        let told = runtime.send(Command::Attach(Box::new(new))).await;
         told.map_err(|overloaded| {
             self.apps.remove(app.id());
             runtime.remove_app();
@@ -369,7 +369,7 @@ impl AppServer {
         app.control.iter().for_each(ControlSocket::shut_down);
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.runtimes[app.endpoint.runtime]
-            .tell(Command::Detach(app.id()))
+            .send(Command::Detach(app.id()))
             .await
             .is_err()
         {
@@ -444,7 +444,7 @@ impl AppServer {
             .carry_out_request(app, request, descriptors, &mut guard)
             .await;
         if let Err(refusal) = &outcome
-            && log::may_tell(EventSubject::App(app.id()))
+            && log::may_log(EventSubject::App(app.id()))
         {
             let (code, reason) = (refusal.code, &*log::cut(&refusal.message));
             tracing::info!(app = app.id(), %code, reason, "refused a request");
@@ -512,7 +512,7 @@ impl AppServer {
             app: app.id(),
             generation: mapped.generation,
         };
-        let told = self.runtimes[app.endpoint.runtime].tell(command).await;
+        let told = self.runtimes[app.endpoint.runtime].send(command).await;
         told.map_err(|error| Refusal::new(Code::ResourceExhausted, error.to_string()))?;
         Ok(RequestOutcome::Done)
     }
@@ -576,7 +576,7 @@ impl AppServer {
             schema,
             quota: Arc::new(CallQuota::new(calls_max)),
         })?;
-        if log::may_tell(EventSubject::App(app.id())) {
+        if log::may_log(EventSubject::App(app.id())) {
             tracing::info!(app = app.id(), service = bind.service, %hash, "bound");
         }
         Ok(RequestOutcome::Done)
@@ -592,7 +592,7 @@ impl AppServer {
                 connection.drain();
             }
         }
-        if log::may_tell(EventSubject::App(app.id())) {
+        if log::may_log(EventSubject::App(app.id())) {
             tracing::info!(app = app.id(), service = unbind.service, "unbound");
         }
         Ok(RequestOutcome::Done)
@@ -686,7 +686,7 @@ impl SharedMemory {
 
 async fn refuse(control: &ControlSocket, credentials: &Credentials, request: u64, refusal: Refusal) {
     let &Credentials { pid, uid, .. } = credentials;
-    if log::may_tell(EventSubject::User(uid)) {
+    if log::may_log(EventSubject::User(uid)) {
         tracing::warn!(pid, uid, reason = &*log::cut(&refusal.message), "refused an app");
     }
     // An app that is gone needs no answer.

@@ -142,7 +142,7 @@ impl Connector {
                 let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
                 return Err(Refusal::invalid(message));
             }
-            let told = log::may_tell(EventSubject::App(app.id()));
+            let told = log::may_log(EventSubject::App(app.id()));
             if told {
                 tracing::info!(service = connect.service, "connection requested");
             }
@@ -199,7 +199,7 @@ impl Connector {
         let id = self.connections.new_id();
         let span = tracing::info_span!("connect", connection = id);
         let connecting = async {
-            let told = log::may_tell(EventSubject::App(app.id()));
+            let told = log::may_log(EventSubject::App(app.id()));
             let name = &*log::cut(service);
             if told {
                 tracing::info!(service = name, "connection requested");
@@ -269,7 +269,7 @@ impl Connector {
         let opening = async {
             let opened = self.open_to(id, app, &connect, schema, guard).await;
             if let Err(refusal) = &opened
-                && log::may_tell(EventSubject::App(app.id()))
+                && log::may_log(EventSubject::App(app.id()))
             {
                 let reason = &*log::cut(&refusal.message);
                 tracing::info!(service = connect.service, code = %refusal.code, reason, "connection refused");
@@ -573,7 +573,7 @@ impl Connector {
         let reached = self.attempts.reach(network, request, owner).await;
         let may_tell = match owner {
             TurnOwner::Node => true,
-            TurnOwner::App { app, .. } => log::may_tell(EventSubject::App(app)),
+            TurnOwner::App { app, .. } => log::may_log(EventSubject::App(app)),
         };
         if !may_tell {
             return reached;
@@ -745,7 +745,7 @@ impl Connector {
     /// Tells an app who is at the other end of a connection that it serves, before its runtime does.
     fn describe_peer(&self, app: AppId, context: &DatapathContext) {
         if let Some(app) = self.apps.find(app) {
-            app.tell_peer(peer_description(context));
+            app.send_peer(peer_description(context));
         }
     }
 

@@ -63,7 +63,7 @@ impl OpenConnection {
     /// Logs that it is open, as the app's connection of this number, or that it goes on after a hot restart. (Both ends of a
     /// connection within the node do, each with its own number.)
     fn report(&self, what: &str) {
-        if !log::may_tell(EventSubject::App(self.app())) {
+        if !log::may_log(EventSubject::App(self.app())) {
             return;
         }
         tracing::info!(
@@ -170,7 +170,7 @@ impl ConnectionRegistry {
         drop(all);
         for id in own {
             self.forget(id);
-            if log::may_tell(EventSubject::App(app)) {
+            if log::may_log(EventSubject::App(app)) {
                 tracing::info!(
                     connection = id,
                     app,
@@ -292,7 +292,7 @@ impl EnteredConnection {
         runtimes: &Runtimes,
     ) -> Result<u32, Refusal> {
         let id = self.connection.id;
-        let told = runtimes[self.runtime].tell(Command::Open(self.connection)).await;
+        let told = runtimes[self.runtime].send(Command::Open(self.connection)).await;
         let opened = match told {
             Ok(()) => self
                 .number

@@ -63,7 +63,7 @@ fn end_bindings(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
             reason = denial.reason,
             "unbound a service"
         );
-        app.tell_unbound(&service, &denial.into());
+        app.send_unbound(&service, &denial.into());
     }
 }
 

@@ -149,7 +149,7 @@ async fn ask(plane: &ControlPlane, runtime: usize, polled: &mut Polled) {
         let (answer, hears) = runtime::reply();
         let question = Command::Describe(Box::new(Describe { from: at, answer }));
         // A runtime that takes no command, or ends, has nothing to say.
-        if plane.runtimes[runtime].tell(question).await.is_err() {
+        if plane.runtimes[runtime].send(question).await.is_err() {
             break;
         }
         let Ok(described) = hears.await else { break };

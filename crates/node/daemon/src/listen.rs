@@ -39,11 +39,11 @@ pub(crate) async fn accept(relays: Rc<RelayAccess>, listener: Box<dyn PeerListen
                 let welcoming = async move {
                     let _held = under_way;
                     let subject = EventSubject::Peer(network_of(caller.address.ip()));
-                    if log::may_tell(subject) {
+                    if log::may_log(subject) {
                         tracing::info!("a peer has come");
                     }
                     if let Err(reason) = welcome(&relays, id, caller).await
-                        && log::may_tell(subject)
+                        && log::may_log(subject)
                     {
                         tracing::info!(reason = &*log::cut(&reason), "connection refused");
                     }
@@ -134,7 +134,7 @@ async fn shake_hands(
         })?;
         established.claimed = claimed;
         let found = found.ok_or("no service was agreed on")?;
-        if log::may_tell(EventSubject::Peer(network)) {
+        if log::may_log(EventSubject::Peer(network)) {
             tracing::info!(
                 service = found.offer.schema.service,
                 identity = established.identity,

@@ -1,6 +1,6 @@
 //! Structured logs to standard error. The data path never logs; what happens to apps and connections does.
 //!
-//! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_tell`]), and what it
+//! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_log`]), and what it
 //! names is cut ([`cut`]).
 
 use std::borrow::Cow;
@@ -73,7 +73,7 @@ static SHARES: LazyLock<Mutex<HashMap<Option<EventSubject>, EventShare>>> = Lazy
 
 /// Whether an event that this subject has caused may be written. When events were withheld, the next one that may be
 /// written is told how many.
-pub(crate) fn may_tell(subject: EventSubject) -> bool {
+pub(crate) fn may_log(subject: EventSubject) -> bool {
     let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
     let withheld = spend(&mut shares, subject, Instant::now());
     drop(shares);

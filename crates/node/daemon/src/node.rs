@@ -475,7 +475,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
     drop(origin);
     let plane = begun.plane.clone();
     let tasks = ServingTasks::start(begun);
-    tokio::task::spawn_local(runtime_events::hear(plane.clone(), events));
+    tokio::task::spawn_local(runtime_events::apply_events(plane.clone(), events));
     tokio::task::spawn_local(obey(plane.clone(), asked.orders));
     tracing::info!(
         node = plane.config.started.node.name,
@@ -758,7 +758,7 @@ async fn succeed(
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
     predecessor.commit()?;
     for (runtime, apps) in plane.runtimes.iter().zip(taken.restored.adopted) {
-        let told = runtime.tell(Command::Adopt(Box::new(apps))).await;
+        let told = runtime.send(Command::Adopt(Box::new(apps))).await;
         told.map_err(StartError::Adopt)?;
     }
     // Only now: nobody waits for the log while the service rests.

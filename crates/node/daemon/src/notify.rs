@@ -13,18 +13,18 @@ use provost_shm::{Interest, Wait, wait_for};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 pub fn ready() {
-    tell("READY=1\nSTATUS=serving");
+    send_state("READY=1\nSTATUS=serving");
 }
 
 /// Calls in flight are being finished.
 pub fn stopping() {
-    tell("STOPPING=1\nSTATUS=draining");
+    send_state("STOPPING=1\nSTATUS=draining");
 }
 
 /// Another process has taken over: the manager is to watch that one. Waits until it knows, for when this one ends it would
 /// else take the service for ended.
 pub fn replaced_by(process: u32) {
-    tell(&format!("MAINPID={process}"));
+    send_state(&format!("MAINPID={process}"));
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -56,7 +56,7 @@ fn wait_until_read(name: &OsStr) -> io::Result<()> {
     }
 }
 
-fn tell(state: &str) {
+fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };

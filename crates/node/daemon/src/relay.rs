@@ -181,13 +181,13 @@ impl RelayAccess {
         self.connector.apps.insert(Rc::clone(app));
         self.relays.borrow_mut().insert(app.id(), Rc::clone(relay));
         let new = Box::new(NewCaller { app: app.id(), port });
-        if let Err(overloaded) = runtime.tell(Command::AttachCaller(new)).await {
+        if let Err(overloaded) = runtime.send(Command::AttachCaller(new)).await {
             runtime.remove_app();
             self.connector.apps.remove(app.id());
             self.forget(app.id());
             return Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string()));
         }
-        if log::may_tell(EventSubject::User(UNKNOWN_USER)) {
+        if log::may_log(EventSubject::User(UNKNOWN_USER)) {
             let (name, service, peer) = (app.name(), &schema.service, &relay.peer);
             tracing::info!(
                 app = app.id(),
@@ -217,7 +217,7 @@ impl RelayAccess {
         let command = || Command::Detach(relay.app.id());
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.connector.runtimes[relay.runtime()]
-            .tell(command())
+            .send(command())
             .await
             .is_err()
         {
@@ -249,7 +249,7 @@ impl RelayAccess {
             return;
         };
         relay.give_up();
-        if log::may_tell(EventSubject::User(UNKNOWN_USER)) {
+        if log::may_log(EventSubject::User(UNKNOWN_USER)) {
             tracing::info!(
                 app = id,
                 name = relay.app.name(),
@@ -294,7 +294,7 @@ impl RelayAccess {
                 }),
             };
             let command = Command::AnswerService(Box::new(answer));
-            if let Err(error) = access.connector.runtimes[relay.runtime()].tell(command).await {
+            if let Err(error) = access.connector.runtimes[relay.runtime()].send(command).await {
                 tracing::error!(%error, "calls that are passed on were not answered");
             }
         };
@@ -376,7 +376,7 @@ impl RelayAccess {
             };
             let command = Command::EndCaller(Box::new(ending));
             if self.connector.runtimes[relay.runtime()]
-                .tell(command)
+                .send(command)
                 .await
                 .is_err()
             {

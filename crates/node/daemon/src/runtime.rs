@@ -47,7 +47,7 @@ impl Runtime {
     }
 
     /// Gives it a command, waiting a while if its inbox is full.
-    pub async fn tell(&self, mut command: Command) -> Result<(), Overloaded> {
+    pub async fn send(&self, mut command: Command) -> Result<(), Overloaded> {
         for _ in 0..ATTEMPTS_MAX {
             match self.0.try_send(command) {
                 Ok(()) => return Ok(()),

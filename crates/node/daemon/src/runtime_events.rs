@@ -10,7 +10,7 @@ use crate::runtime::RuntimeEvent;
 pub(crate) type EventsOfRuntimes = mpsc::Receiver<RuntimeEvent>;
 
 /// Hears what runtimes have to tell.
-pub(crate) async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
+pub(crate) async fn apply_events(plane: ControlPlane, mut events: EventsOfRuntimes) {
     while let Some(event) = events.recv().await {
         match event {
             RuntimeEvent::Faulted { app, fault } => {
@@ -25,7 +25,7 @@ pub(crate) async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                 plane.relays.forget(app);
                 if let Some(attached) = plane.apps.remove(app) {
                     plane.runtimes[attached.endpoint.runtime].remove_app();
-                    if log::may_tell(EventSubject::User(attached.endpoint.identity.uid)) {
+                    if log::may_log(EventSubject::User(attached.endpoint.identity.uid)) {
                         tracing::info!(app, name = attached.name(), "detached");
                     }
                 } else if let Some(client) = client {
@@ -34,7 +34,7 @@ pub(crate) async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
             }
             RuntimeEvent::Closed { id, app, end, .. } => {
                 plane.connections.forget(id);
-                if log::may_tell(EventSubject::App(app)) {
+                if log::may_log(EventSubject::App(app)) {
                     tracing::info!(
                         app,
                         connection = id,

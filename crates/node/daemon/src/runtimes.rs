@@ -78,7 +78,7 @@ impl Runtimes {
         let mut waiting = Vec::with_capacity(self.all.len());
         for runtime in &self.all {
             let (frozen, when_frozen) = runtime::reply();
-            runtime.tell(Command::Freeze(frozen)).await?;
+            runtime.send(Command::Freeze(frozen)).await?;
             waiting.push(when_frozen);
         }
         let mut all = Vec::with_capacity(waiting.len());

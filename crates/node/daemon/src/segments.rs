@@ -48,7 +48,7 @@ impl AnnouncedSegments {
 
     /// A packet on a socket is ahead of a completion that is published after it. An app that does not read its socket
     /// until it is full is told nothing.
-    fn tell(&self, body: reply::Body, memfd: &Memfd) -> bool {
+    fn send_notice(&self, body: reply::Body, memfd: &Memfd) -> bool {
         let (id, body) = (0, Some(body));
         let bytes = Reply { id, body }.encode_to_vec();
         self.socket.send(&bytes, &[memfd.as_fd()]).is_ok()
@@ -68,7 +68,7 @@ impl SegmentSource for AnnouncedSegments {
                 held.push_back((added, memory.memfd.try_clone().ok()?));
                 true
             }
-            Telling::AtOnce => self.tell(reply::Body::SegmentAdded(added), &memory.memfd),
+            Telling::AtOnce => self.send_notice(reply::Body::SegmentAdded(added), &memory.memfd),
         };
         noted.then_some(memory)
     }
@@ -77,7 +77,9 @@ impl SegmentSource for AnnouncedSegments {
         if let Telling::Later(held) = &self.telling {
             let told = held
                 .iter()
-                .take_while(|(added, memfd)| self.tell(reply::Body::SegmentAdded(added.clone()), memfd))
+                .take_while(|(added, memfd)| {
+                    self.send_notice(reply::Body::SegmentAdded(added.clone()), memfd)
+                })
                 .count();
             if let Telling::Later(held) = &mut self.telling {
                 held.drain(..told);
@@ -86,7 +88,7 @@ impl SegmentSource for AnnouncedSegments {
                 }
             }
         }
-        let shown = self.tell(reply::Body::RegionReplaced(RegionReplaced { generation }), region);
+        let shown = self.send_notice(reply::Body::RegionReplaced(RegionReplaced { generation }), region);
         if shown {
             self.telling = Telling::AtOnce;
         }

@@ -69,7 +69,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     }
 
     /// Tells the control plane what a gRPC client wants, and that it has gone. Of an app there is nothing to be told.
-    pub(crate) fn hear_caller(&mut self, number: u32) {
+    pub(crate) fn send_caller_events(&mut self, number: u32) {
         let Some(app) = self.apps.get_mut(number) else {
             return;
         };

@@ -531,7 +531,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             }
         }
         app.port.release();
-        self.hear_caller(number);
+        self.send_caller_events(number);
         Ok(busy)
     }
 

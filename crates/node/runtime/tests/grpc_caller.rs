@@ -113,7 +113,7 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
     );
     let port = Box::new(port);
     let caller = Box::new(NewCaller { app: CALLER, port });
-    tell(&runtime, RuntimeCommand::AttachCaller(caller));
+    send(&runtime, RuntimeCommand::AttachCaller(caller));
     let client = TestClient {
         socket: client,
         grpc: GrpcConnection::client(GrpcConfig::default(), 0),
@@ -122,7 +122,7 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
     (runtime, heard, client)
 }
 
-fn tell(runtime: &RuntimeHandle, command: RuntimeCommand) {
+fn send(runtime: &RuntimeHandle, command: RuntimeCommand) {
     assert!(runtime.try_send(command).is_ok());
 }
 
@@ -145,7 +145,7 @@ fn a_service_is_asked_for_and_refused() {
             message: message.clone(),
         }),
     };
-    tell(&runtime, RuntimeCommand::AnswerService(Box::new(answer)));
+    send(&runtime, RuntimeCommand::AnswerService(Box::new(answer)));
     assert_eq!(client.status(call), (Code::Unimplemented, message));
 
     drop(client);
@@ -169,7 +169,7 @@ fn a_drained_client_ends_after_its_calls() {
         heard.recv_timeout(TIMEOUT).unwrap(),
         RuntimeEvent::ServiceWanted { .. }
     ));
-    tell(&runtime, RuntimeCommand::DrainCaller(CALLER));
+    send(&runtime, RuntimeCommand::DrainCaller(CALLER));
     while client.event().expect("the connection goes on") != GrpcEvent::Draining {}
     let answer = ServiceAnswer {
         app: CALLER,
@@ -179,7 +179,7 @@ fn a_drained_client_ends_after_its_calls() {
             message: String::new(),
         }),
     };
-    tell(&runtime, RuntimeCommand::AnswerService(Box::new(answer)));
+    send(&runtime, RuntimeCommand::AnswerService(Box::new(answer)));
     assert_eq!(client.status(call).0, Code::Unavailable);
     // Of the two steps in which it is told, the second.
     while let Some(event) = client.event() {
@@ -199,7 +199,7 @@ fn a_detached_client_is_disconnected() {
         heard.recv_timeout(TIMEOUT).unwrap(),
         RuntimeEvent::ServiceWanted { .. }
     ));
-    tell(&runtime, RuntimeCommand::Detach(CALLER));
+    send(&runtime, RuntimeCommand::Detach(CALLER));
     while client.event().is_some() {}
     assert!(matches!(
         heard.recv_timeout(TIMEOUT).unwrap(),
@@ -223,7 +223,7 @@ fn calls_of_a_client_that_is_ended_get_a_status() {
             message: message.clone(),
         },
     };
-    tell(&runtime, RuntimeCommand::EndCaller(Box::new(ending)));
+    send(&runtime, RuntimeCommand::EndCaller(Box::new(ending)));
     assert_eq!(client.status(call), (Code::Unavailable, message));
     while let Some(event) = client.event() {
         assert_eq!(event, GrpcEvent::Draining);

@@ -100,14 +100,14 @@ impl<S: Source> Clock<S> {
         if self.ticks_max > 0 {
             let ticks = self.source.ticks().wrapping_sub(self.asked.ticks);
             if ticks < self.ticks_max {
-                return self.tell(self.asked.kernel_ns + ((ticks * self.scale) >> SCALE_SHIFT));
+                return self.advance_to(self.asked.kernel_ns + ((ticks * self.scale) >> SCALE_SHIFT));
             }
         }
         self.ask()
     }
 
     #[inline]
-    fn tell(&mut self, now_ns: u64) -> u64 {
+    fn advance_to(&mut self, now_ns: u64) -> u64 {
         self.told_ns = self.told_ns.max(now_ns);
         self.told_ns
     }
@@ -116,7 +116,7 @@ impl<S: Source> Clock<S> {
     fn ask(&mut self) -> u64 {
         if self.source.counting() == Counting::Unknown || self.wrong >= WRONG_MAX {
             let kernel_ns = self.source.kernel_ns();
-            return self.tell(kernel_ns);
+            return self.advance_to(kernel_ns);
         }
         let moment = self.look();
         match self.anchor {
@@ -129,7 +129,7 @@ impl<S: Source> Clock<S> {
             }
             None => self.begin(moment),
         }
-        self.tell(moment.kernel_ns)
+        self.advance_to(moment.kernel_ns)
     }
 
     /// What the counter and the kernel say at one moment.

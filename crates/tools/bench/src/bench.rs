@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use provost_figures::{Cell, Cells, Median, Outcome, table};
+use provost_figures::{Cell, Cells, Median, TargetOutcome, table};
 use serde::Serialize;
 
 use crate::arguments::Call;
@@ -74,7 +74,7 @@ fn run_in(
     Ok(cells)
 }
 
-fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime) -> Vec<Outcome> {
+fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime) -> Vec<TargetOutcome> {
     match suite {
         Suite::Call | Suite::Policy => targets::outcomes(cells, regime),
         Suite::Grpc => grpc_targets::outcomes(cells),

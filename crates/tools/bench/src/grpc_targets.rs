@@ -1,7 +1,7 @@
 //! What the figures of `bench grpc` are held against: the best of the other proxies in the same place, and gRPC without
 //! a proxy.
 
-use provost_figures::{Bound, Cell, Cells, Figure, Median, Outcome, Pairs, Report};
+use provost_figures::{Bound, Cell, Cells, Figure, Median, Pairs, Report, TargetOutcome};
 
 use crate::plan::{ProxyHops, ProxyKind};
 
@@ -62,7 +62,7 @@ const POLICIES: [(&str, &str, &str); 2] = [
 ];
 
 /// Every target of which the run has all figures.
-pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
+pub(crate) fn outcomes(cells: &Cells) -> Vec<TargetOutcome> {
     let hops = [ProxyHops::One, ProxyHops::Two];
     let proxied = hops.into_iter().flat_map(|hops| {
         let targets = TARGETS
@@ -72,7 +72,7 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
     });
     let policies = POLICIES.iter().filter_map(|(what, ours, theirs)| {
         let what = format!("{what} to Envoy's");
-        Outcome::of_places(
+        TargetOutcome::of_places(
             what,
             cells,
             (ours, RATE, RPS),
@@ -80,7 +80,7 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
             RatioAtLeast(3.0),
         )
     });
-    let native = Outcome::of_places(
+    let native = TargetOutcome::of_places(
         "calls per CPU second of a native server's host".into(),
         cells,
         ("tonic to provost", RATE, RPS_OF_SERVERS_HOST),
@@ -90,9 +90,9 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
     proxied.chain(policies).chain(native).collect()
 }
 
-fn beside_best(cells: &Cells, target: &PeerTarget, hops: ProxyHops) -> Option<Outcome> {
+fn beside_best(cells: &Cells, target: &PeerTarget, hops: ProxyHops) -> Option<TargetOutcome> {
     let best = best(cells, target.load, target.figure, target.better, hops)?;
-    Outcome::of_places(
+    TargetOutcome::of_places(
         format!("{}, {}: to {}", number(hops), target.what, short(best)),
         cells,
         (ProxyKind::Provost.name(hops), target.load, target.figure),
@@ -128,7 +128,7 @@ fn find<'c>(cells: &'c Cells, setup: &str, load: &str) -> Option<&'c Cell> {
 }
 
 /// What the proxies add to the time of a call without any, beside what the best of the others add, round by round.
-fn added_p50(cells: &Cells, hops: ProxyHops) -> Option<Outcome> {
+fn added_p50(cells: &Cells, hops: ProxyHops) -> Option<TargetOutcome> {
     let best = best(cells, "lat", P50, BetterFigure::Lower, hops)?;
     let runs = |setup| Some(&find(cells, setup, "lat")?.runs);
     let (direct, ours, theirs) = (
@@ -141,7 +141,7 @@ fn added_p50(cells: &Cells, hops: ProxyHops) -> Option<Outcome> {
     };
     let rounds = direct.iter().zip(ours.iter().zip(theirs)).map(added);
     let what = format!("{}, added p50: to {}", number(hops), short(best));
-    Outcome::of_pairs(what, &Pairs::new(rounds.collect()), RatioAtMost(0.5))
+    TargetOutcome::of_pairs(what, &Pairs::new(rounds.collect()), RatioAtMost(0.5))
 }
 
 fn number(hops: ProxyHops) -> &'static str {

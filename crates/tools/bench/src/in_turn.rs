@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use provost_figures::{Bound, Cell, Compared, Median, Outcome, Pairs};
+use provost_figures::{Bound, Cell, Compared, Median, Pairs, TargetOutcome};
 
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
@@ -167,7 +167,7 @@ impl InTurn {
         TARGETS.iter().filter_map(|target| {
             let [over, under] = [target.over, target.under].map(|way| &self.runs[way]);
             let pairs = Pairs::of(over, under, target.figure, target.bound);
-            let outcome = Outcome::of_pairs(target.what.into(), &pairs, target.bound)?;
+            let outcome = TargetOutcome::of_pairs(target.what.into(), &pairs, target.bound)?;
             Some(Compared {
                 outcome,
                 values: pairs,

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use provost_figures::{Bound, Cell, Cells, Median, Outcome as Comparison, Pairs, median};
+use provost_figures::{Bound, Cell, Cells, Median, Pairs, TargetOutcome as Comparison, median};
 
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};

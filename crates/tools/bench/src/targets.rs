@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use provost_figures::{Bound, Cells, Figure, Median, Outcome, Place};
+use provost_figures::{Bound, Cells, Figure, FigurePlace, Median, TargetOutcome};
 
 use crate::regime::CoreRegime;
 
 /// A ratio (or a difference) of two cells and its bound.
 struct Target {
     what: &'static str,
-    over: Place,
-    under: Place,
+    over: FigurePlace,
+    under: FigurePlace,
     bound: Bound,
 }
 
@@ -86,7 +86,7 @@ const LOADED: [Target; 5] = [
 ];
 
 /// Every target of this regime of which the run has both figures.
-pub(crate) fn outcomes(cells: &Cells, regime: CoreRegime) -> Vec<Outcome> {
+pub(crate) fn outcomes(cells: &Cells, regime: CoreRegime) -> Vec<TargetOutcome> {
     match regime {
         CoreRegime::Idle => idle_outcomes(cells),
         CoreRegime::Background | CoreRegime::Busy | CoreRegime::OneCore => {
@@ -95,13 +95,13 @@ pub(crate) fn outcomes(cells: &Cells, regime: CoreRegime) -> Vec<Outcome> {
     }
 }
 
-fn of_targets(targets: &[Target], cells: &Cells) -> impl Iterator<Item = Outcome> {
+fn of_targets(targets: &[Target], cells: &Cells) -> impl Iterator<Item = TargetOutcome> {
     targets.iter().filter_map(|target| {
-        Outcome::of_places(target.what.into(), cells, target.over, target.under, target.bound)
+        TargetOutcome::of_places(target.what.into(), cells, target.over, target.under, target.bound)
     })
 }
 
-fn idle_outcomes(cells: &Cells) -> Vec<Outcome> {
+fn idle_outcomes(cells: &Cells) -> Vec<TargetOutcome> {
     let large = LARGE.iter().flat_map(|what| {
         let target = |name, under, bound| (format!("{what} to {name}"), *what, under, bound);
         [
@@ -111,7 +111,7 @@ fn idle_outcomes(cells: &Cells) -> Vec<Outcome> {
         ]
     });
     let large = large.filter_map(|(name, what, under, bound)| {
-        Outcome::of_places(name, cells, (NULL, what, GBPS), (under, what, GBPS), bound)
+        TargetOutcome::of_places(name, cells, (NULL, what, GBPS), (under, what, GBPS), bound)
     });
     let rest = REST.iter().filter_map(|(name, process, figure, most)| {
         let cell = cells
@@ -119,14 +119,14 @@ fn idle_outcomes(cells: &Cells) -> Vec<Outcome> {
             .iter()
             .find(|cell| cell.setup == NULL && cell.what == "idle")?;
         let value = figure(&cell.median).get(*process).copied()?;
-        Outcome::of_value((*name).into(), value, ValueAtMost(*most))
+        TargetOutcome::of_value((*name).into(), value, ValueAtMost(*most))
     });
     of_targets(&TARGETS, cells).chain(large).chain(rest).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use provost_figures::{Cell, Report, Verdict};
+    use provost_figures::{Cell, Report, TargetVerdict};
 
     use super::*;
 
@@ -158,8 +158,8 @@ mod tests {
         ];
         let outcomes = outcomes(&Cells::of(cells), CoreRegime::Idle);
         assert_eq!(
-            outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
-            [Verdict::Met, Verdict::Missed]
+            outcomes.iter().map(TargetOutcome::verdict).collect::<Vec<_>>(),
+            [TargetVerdict::Met, TargetVerdict::Missed]
         );
         assert!(outcomes[1].to_string().contains("MISSED"), "{}", outcomes[1]);
     }
@@ -174,8 +174,8 @@ mod tests {
             .map(|(setup, value)| cell(setup, "gp 64K", gbps(value)));
         let outcomes = outcomes(&Cells::of(cells.into()), CoreRegime::Idle);
         assert_eq!(
-            outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
-            [Verdict::Met, Verdict::Met, Verdict::Missed]
+            outcomes.iter().map(TargetOutcome::verdict).collect::<Vec<_>>(),
+            [TargetVerdict::Met, TargetVerdict::Met, TargetVerdict::Missed]
         );
     }
 
@@ -194,8 +194,8 @@ mod tests {
         };
         let cells = |null| Cells::of(vec![of(NULL, null), of("floor", [10.0; 3])]);
         let verdict = |null| outcomes(&cells(null), CoreRegime::Idle)[0].verdict();
-        assert_eq!(verdict([15.0, 15.5, 17.0]), Verdict::Undecided);
-        assert_eq!(verdict([15.0, 15.5, 15.9]), Verdict::Met);
-        assert_eq!(verdict([16.1, 17.0, 18.0]), Verdict::Missed);
+        assert_eq!(verdict([15.0, 15.5, 17.0]), TargetVerdict::Undecided);
+        assert_eq!(verdict([15.0, 15.5, 15.9]), TargetVerdict::Met);
+        assert_eq!(verdict([16.1, 17.0, 18.0]), TargetVerdict::Missed);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use provost_figures::{Outcome, Pairs, median};
+use provost_figures::{Pairs, TargetOutcome, median};
 use serde::Serialize;
 
 /// Where a figure comes from.
@@ -58,7 +58,7 @@ pub(crate) struct NicFigures {
     /// What could not be measured, and why.
     pub(crate) missing: Vec<String>,
     /// Targets, and how they were met.
-    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<TargetOutcome>,
 }
 
 impl NicFigures {

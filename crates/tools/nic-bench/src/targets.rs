@@ -1,6 +1,6 @@
 //! What the figures are held against.
 
-use provost_figures::{Bound, Outcome};
+use provost_figures::{Bound, TargetOutcome};
 
 use crate::figures::NicFigures;
 use crate::interface::{COHERENT_MRPS, DOORBELL_MRPS};
@@ -27,23 +27,23 @@ const VALUES: [ValueTarget; 6] = [
 const LATENCY_RATIO: f64 = 0.55;
 
 /// Every target of which this run has the figures.
-pub(crate) fn outcomes(figures: &NicFigures) -> Vec<Outcome> {
+pub(crate) fn outcomes(figures: &NicFigures) -> Vec<TargetOutcome> {
     let values = VALUES.iter().filter_map(|(what, setup, figure, bound)| {
         let (_, runs) = figures.get(setup, figure)?;
-        Outcome::of_pairs((*what).into(), &runs, *bound)
+        TargetOutcome::of_pairs((*what).into(), &runs, *bound)
     });
     let p50 = |setup| figures.get(setup, "p50, one batch").map(|(us, _)| us);
     let ratio = p50("coherent b1")
         .zip(p50("doorbell b1"))
         .and_then(|(coherent, doorbell)| {
             let what = "p50, coherent to doorbell (Dagger: 0.55)";
-            Outcome::of_value(what.into(), coherent / doorbell, RatioAtMost(LATENCY_RATIO))
+            TargetOutcome::of_value(what.into(), coherent / doorbell, RatioAtMost(LATENCY_RATIO))
         });
     calibration(figures).chain(values).chain(ratio).collect()
 }
 
 /// Whether simulated rates are those on which the model is calibrated: else something else than the interface bounds them.
-fn calibration(figures: &NicFigures) -> impl Iterator<Item = Outcome> {
+fn calibration(figures: &NicFigures) -> impl Iterator<Item = TargetOutcome> {
     let points = |name: &'static str, points: [(u32, f64); 2]| {
         points.map(|(batch, mrps)| (format!("{name} b{batch}"), mrps))
     };
@@ -55,6 +55,6 @@ fn calibration(figures: &NicFigures) -> impl Iterator<Item = Outcome> {
         let (simulated, _) = figures.get(&setup, "rate of a core")?;
         let apart = (simulated / mrps - 1.0).abs();
         let what = format!("{setup}: part that its rate is off");
-        Outcome::of_value(what, apart, ValueAtMost(CALIBRATION_PART))
+        TargetOutcome::of_value(what, apart, ValueAtMost(CALIBRATION_PART))
     })
 }

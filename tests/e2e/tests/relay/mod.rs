@@ -24,7 +24,7 @@ struct Ear {
 }
 
 impl Ear {
-    fn hear(&self, packet: &[u8]) {
+    fn on_packet(&self, packet: &[u8]) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.push(packet.to_vec());
     }
@@ -35,7 +35,7 @@ impl Ear {
         let mut bytes = vec![0; 65_536];
         while !self.stops.load(Ordering::Relaxed) {
             if let Ok((length, sender)) = from.recv_from(&mut bytes) {
-                self.hear(&bytes[..length]);
+                self.on_packet(&bytes[..length]);
                 pass_on(&bytes[..length], sender);
             }
         }

@@ -624,16 +624,16 @@ fn cancel<A: Address + Send + Sync + 'static>(
 ) {
     let channel = stubs.channels.get(&number);
     if let Some(Way::Up { session, .. }) = channel.map(|channel| &channel.way) {
-        tell_cancelled(context, *session, call);
+        send_cancelled(context, *session, call);
     }
 }
 
 /// Has the server answer a LISTEN that waits, so that the session can end.
 fn listen_no_more<A: Address + Send + Sync + 'static>(context: &mut Loop<'_, A>, session: SessionId) {
-    tell_cancelled(context, session, format::LISTEN_CALL);
+    send_cancelled(context, session, format::LISTEN_CALL);
 }
 
-fn tell_cancelled<A: Address + Send + Sync + 'static>(
+fn send_cancelled<A: Address + Send + Sync + 'static>(
     context: &mut Loop<'_, A>,
     session: SessionId,
     call: u64,

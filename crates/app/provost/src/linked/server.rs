@@ -335,7 +335,7 @@ impl LinkedCall {
                 message: Outbound::new(outgoing),
             })
         });
-        self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
+        self.send_answer(answer.unwrap_or_else(|status| Answer::error(&status)));
     }
 
     /// Answers with a stream of messages, or with an error.
@@ -359,10 +359,10 @@ impl LinkedCall {
                 message: Outbound::new(outgoing),
             })
         });
-        self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
+        self.send_answer(answer.unwrap_or_else(|status| Answer::error(&status)));
     }
 
-    fn tell(&mut self, answer: Answer) {
+    fn send_answer(&mut self, answer: Answer) {
         if let Some(answering) = self.answering.take() {
             answering.answer(answer);
         }
@@ -444,6 +444,6 @@ impl Drop for LinkedCall {
         } else {
             Status::unavailable("the server stopped")
         };
-        self.tell(Answer::error(&status));
+        self.send_answer(Answer::error(&status));
     }
 }

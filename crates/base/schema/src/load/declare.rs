@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
 use provost_wire::limits::SCHEMA_TYPES_MAX;
 
-use super::place::{File, Place, is_identifier};
+use super::place::{FilePlace, SourceFile, is_identifier};
 use crate::bounds::too_many;
 use crate::{EnumId, MessageId, SchemaError, SchemaErrorKind};
 
@@ -36,12 +36,12 @@ pub(super) mod number {
 
 /// A type and where it stands.
 pub(super) struct Declared<'a, P> {
-    pub(super) place: Place<'a>,
+    pub(super) place: FilePlace<'a>,
     pub(super) proto: &'a P,
 }
 
 /// A map entry, which is no message of the schema.
-pub(super) struct Entry<'a> {
+pub(super) struct DeclaredEntry<'a> {
     pub(super) declared: Declared<'a, DescriptorProto>,
     /// Full name of the message that it is nested in.
     pub(super) parent: String,
@@ -49,7 +49,7 @@ pub(super) struct Entry<'a> {
 
 /// What a full name means.
 #[derive(Clone, Copy)]
-pub(super) enum Symbol {
+pub(super) enum DeclaredSymbol {
     Message(MessageId),
     /// Index in [`Declarations::entries`].
     Entry(usize),
@@ -61,20 +61,20 @@ pub(super) enum Symbol {
 #[derive(Default)]
 pub(super) struct Declarations<'a> {
     pub(super) messages: Vec<Declared<'a, DescriptorProto>>,
-    pub(super) entries: Vec<Entry<'a>>,
+    pub(super) entries: Vec<DeclaredEntry<'a>>,
     pub(super) enums: Vec<Declared<'a, EnumDescriptorProto>>,
     pub(super) services: Vec<Declared<'a, ServiceDescriptorProto>>,
-    pub(super) symbols: HashMap<String, Symbol>,
+    pub(super) symbols: HashMap<String, DeclaredSymbol>,
     /// Whether descriptor.proto is in the set, so that an unknown name may be one of its.
     pub(super) has_descriptor_proto: bool,
 }
 
 /// The files of a set: what declarations borrow.
-pub(super) struct Files<'a>(Vec<File<'a>>);
+pub(super) struct Files<'a>(Vec<SourceFile<'a>>);
 
 impl<'a> Files<'a> {
     pub(super) fn of(set: &'a FileDescriptorSet) -> Self {
-        Files(set.file.iter().map(File::new).collect())
+        Files(set.file.iter().map(SourceFile::new).collect())
     }
 }
 
@@ -83,7 +83,7 @@ impl<'a> Declarations<'a> {
         let mut declarations = Declarations::default();
         let mut names = BTreeSet::new();
         for file in &files.0 {
-            let place = Place::of_file(file);
+            let place = FilePlace::of_file(file);
             if !names.insert(file.proto.name()) {
                 return Err(place.error(SchemaErrorKind::DuplicateName(file.proto.name().to_owned())));
             }
@@ -92,7 +92,7 @@ impl<'a> Declarations<'a> {
         Ok(declarations)
     }
 
-    fn declare_file(&mut self, place: &Place<'a>) -> Result<(), SchemaError> {
+    fn declare_file(&mut self, place: &FilePlace<'a>) -> Result<(), SchemaError> {
         let file = place.file.proto;
         if file.name() == DESCRIPTOR_PROTO && file.syntax() != "proto3" {
             self.has_descriptor_proto = true;
@@ -113,7 +113,7 @@ impl<'a> Declarations<'a> {
         for (index, proto) in file.service.iter().enumerate() {
             let place = place.element(number::FILE_SERVICE, index, proto.name())?;
             check_count(&place, self.services.len(), "services")?;
-            self.declare(&place, Symbol::Service)?;
+            self.declare(&place, DeclaredSymbol::Service)?;
             self.services.push(Declared { place, proto });
         }
         Ok(())
@@ -122,15 +122,18 @@ impl<'a> Declarations<'a> {
     /// Declares a message and what is nested in it. The decoder bounds how deep messages nest.
     fn declare_message(
         &mut self,
-        parent: &Place<'a>,
-        place: Place<'a>,
+        parent: &FilePlace<'a>,
+        place: FilePlace<'a>,
         proto: &'a DescriptorProto,
     ) -> Result<(), SchemaError> {
         if proto.options.as_ref().is_some_and(|options| options.map_entry()) {
             return self.declare_entry(parent, place, proto);
         }
         check_count(&place, self.messages.len(), "messages")?;
-        self.declare(&place, Symbol::Message(MessageId(self.messages.len() as u32)))?;
+        self.declare(
+            &place,
+            DeclaredSymbol::Message(MessageId(self.messages.len() as u32)),
+        )?;
         self.messages.push(Declared {
             place: place.clone(),
             proto,
@@ -150,30 +153,34 @@ impl<'a> Declarations<'a> {
 
     fn declare_entry(
         &mut self,
-        parent: &Place<'a>,
-        place: Place<'a>,
+        parent: &FilePlace<'a>,
+        place: FilePlace<'a>,
         proto: &'a DescriptorProto,
     ) -> Result<(), SchemaError> {
         if !proto.nested_type.is_empty() || !proto.enum_type.is_empty() {
             return Err(place.error(SchemaErrorKind::Map("its entry has nested types")));
         }
-        self.declare(&place, Symbol::Entry(self.entries.len()))?;
+        self.declare(&place, DeclaredSymbol::Entry(self.entries.len()))?;
         let parent = parent.full_name.clone();
-        self.entries.push(Entry {
+        self.entries.push(DeclaredEntry {
             declared: Declared { place, proto },
             parent,
         });
         Ok(())
     }
 
-    fn declare_enum(&mut self, place: Place<'a>, proto: &'a EnumDescriptorProto) -> Result<(), SchemaError> {
+    fn declare_enum(
+        &mut self,
+        place: FilePlace<'a>,
+        proto: &'a EnumDescriptorProto,
+    ) -> Result<(), SchemaError> {
         check_count(&place, self.enums.len(), "enums")?;
-        self.declare(&place, Symbol::Enum(EnumId(self.enums.len() as u32)))?;
+        self.declare(&place, DeclaredSymbol::Enum(EnumId(self.enums.len() as u32)))?;
         self.enums.push(Declared { place, proto });
         Ok(())
     }
 
-    fn declare(&mut self, place: &Place<'a>, symbol: Symbol) -> Result<(), SchemaError> {
+    fn declare(&mut self, place: &FilePlace<'a>, symbol: DeclaredSymbol) -> Result<(), SchemaError> {
         match self.symbols.insert(place.full_name.clone(), symbol) {
             None => Ok(()),
             Some(_) => Err(place.error(SchemaErrorKind::DuplicateName(place.full_name.clone()))),
@@ -181,7 +188,7 @@ impl<'a> Declarations<'a> {
     }
 }
 
-fn check_count(place: &Place<'_>, count: usize, what: &'static str) -> Result<(), SchemaError> {
+fn check_count(place: &FilePlace<'_>, count: usize, what: &'static str) -> Result<(), SchemaError> {
     if count < SCHEMA_TYPES_MAX {
         Ok(())
     } else {
@@ -189,7 +196,7 @@ fn check_count(place: &Place<'_>, count: usize, what: &'static str) -> Result<()
     }
 }
 
-fn check_syntax(place: &Place<'_>) -> Result<(), SchemaError> {
+fn check_syntax(place: &FilePlace<'_>) -> Result<(), SchemaError> {
     let syntax = match place.file.proto.syntax() {
         "proto3" => return Ok(()),
         "" => "proto2",
@@ -199,7 +206,7 @@ fn check_syntax(place: &Place<'_>) -> Result<(), SchemaError> {
     Err(place.error_in(number::FILE_SYNTAX, SchemaErrorKind::Syntax { syntax }))
 }
 
-fn check_package(place: &Place<'_>) -> Result<(), SchemaError> {
+fn check_package(place: &FilePlace<'_>) -> Result<(), SchemaError> {
     let package = place.file.proto.package();
     if package.is_empty() || package.split('.').all(is_identifier) {
         return Ok(());

@@ -6,8 +6,8 @@ use prost_types::field_descriptor_proto::{Label, Type as ProtoType};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, ServiceDescriptorProto};
 use provost_wire::limits::{MESSAGE_FIELDS_MAX, SCHEMA_FIELDS_MAX, SERVICE_METHODS_MAX};
 
-use super::declare::{Declarations, Declared, Symbol, number};
-use super::place::Place;
+use super::declare::{Declarations, Declared, DeclaredSymbol, number};
+use super::place::FilePlace;
 use crate::bounds::too_many;
 use crate::{
     Cardinality, Enum, EnumValue, Field, Message, MessageId, Method, Oneof, Pair, Schema, SchemaError,
@@ -83,7 +83,7 @@ fn define_message(
     for oneof in oneofs {
         slots.push(oneof.finish()?);
     }
-    let Place { full_name, .. } = place;
+    let FilePlace { full_name, .. } = place;
     Ok(Message {
         full_name: full_name.clone(),
         docs: place.docs(),
@@ -94,7 +94,7 @@ fn define_message(
 }
 
 fn check_unique(
-    place: &Place<'_>,
+    place: &FilePlace<'_>,
     field: &Field,
     names: &mut HashSet<String>,
     numbers: &mut HashMap<u32, String>,
@@ -113,8 +113,8 @@ fn check_unique(
 }
 
 /// A oneof while its members are collected.
-struct Collected<'a> {
-    place: Place<'a>,
+struct CollectedOneof<'a> {
+    place: FilePlace<'a>,
     name: String,
     members: Vec<Field>,
     /// Whether it stands for an `optional` field.
@@ -122,14 +122,14 @@ struct Collected<'a> {
 }
 
 fn declare_oneofs<'a>(
-    place: &Place<'a>,
+    place: &FilePlace<'a>,
     proto: &DescriptorProto,
     names: &mut HashSet<String>,
-) -> Result<Vec<Collected<'a>>, SchemaError> {
+) -> Result<Vec<CollectedOneof<'a>>, SchemaError> {
     let declare = |(index, oneof): (usize, &prost_types::OneofDescriptorProto)| {
         let place = place.element(number::MESSAGE_ONEOF, index, oneof.name())?;
         if names.insert(oneof.name().to_owned()) {
-            Ok(Collected {
+            Ok(CollectedOneof {
                 place,
                 name: oneof.name().to_owned(),
                 members: Vec::new(),
@@ -142,8 +142,8 @@ fn declare_oneofs<'a>(
     proto.oneof_decl.iter().enumerate().map(declare).collect()
 }
 
-impl Collected<'_> {
-    fn add(&mut self, place: &Place<'_>, mut field: Field, optional: bool) -> Result<(), SchemaError> {
+impl CollectedOneof<'_> {
+    fn add(&mut self, place: &FilePlace<'_>, mut field: Field, optional: bool) -> Result<(), SchemaError> {
         if matches!(
             field.cardinality,
             Cardinality::Repeated { .. } | Cardinality::Map(_)
@@ -190,7 +190,7 @@ impl Collected<'_> {
 /// What the definition of a field needs to know.
 struct FieldScope<'a> {
     declarations: &'a Declarations<'a>,
-    place: &'a Place<'a>,
+    place: &'a FilePlace<'a>,
     /// Full name of the message that it is in.
     parent: &'a str,
 }
@@ -200,13 +200,13 @@ impl FieldScope<'_> {
         let number = self.field_number(proto)?;
         let label = self.label(proto)?;
         let (ty, cardinality) = match self.resolve(proto)? {
-            Resolved::Type(ty) => (ty, cardinality(ty, label, proto)),
-            Resolved::Entry(_) if label != Label::Repeated => {
+            ResolvedType::Type(ty) => (ty, cardinality(ty, label, proto)),
+            ResolvedType::Entry(_) if label != Label::Repeated => {
                 return Err(self
                     .place
                     .error(SchemaErrorKind::Map("its field is not repeated")));
             }
-            Resolved::Entry(entry) => {
+            ResolvedType::Entry(entry) => {
                 let (pair, value) = self.pair(entry)?;
                 (value, Cardinality::Map(pair))
             }
@@ -246,7 +246,7 @@ impl FieldScope<'_> {
         }
     }
 
-    fn resolve(&self, proto: &FieldDescriptorProto) -> Result<Resolved, SchemaError> {
+    fn resolve(&self, proto: &FieldDescriptorProto) -> Result<ResolvedType, SchemaError> {
         let ty = ProtoType::try_from(proto.r#type.unwrap_or(0))
             .map_err(|_| self.place.error_in(number::FIELD_TYPE, SchemaErrorKind::Encoding))?;
         let scalar = match ty {
@@ -271,10 +271,10 @@ impl FieldScope<'_> {
             ProtoType::String => Type::String,
             ProtoType::Bytes => Type::Bytes,
         };
-        Ok(Resolved::Type(scalar))
+        Ok(ResolvedType::Type(scalar))
     }
 
-    fn named(&self, ty: ProtoType, type_name: &str) -> Result<Resolved, SchemaError> {
+    fn named(&self, ty: ProtoType, type_name: &str) -> Result<ResolvedType, SchemaError> {
         let wrong = |expected| {
             let kind = SchemaErrorKind::WrongType {
                 name: shown(type_name),
@@ -286,9 +286,9 @@ impl FieldScope<'_> {
             lookup(self.declarations, self.place, number::FIELD_TYPE_NAME, type_name)?,
             ty,
         ) {
-            (Symbol::Message(id), ProtoType::Message) => Ok(Resolved::Type(Type::Message(id))),
-            (Symbol::Entry(entry), ProtoType::Message) => Ok(Resolved::Entry(entry)),
-            (Symbol::Enum(id), ProtoType::Enum) => Ok(Resolved::Type(Type::Enum(id))),
+            (DeclaredSymbol::Message(id), ProtoType::Message) => Ok(ResolvedType::Type(Type::Message(id))),
+            (DeclaredSymbol::Entry(entry), ProtoType::Message) => Ok(ResolvedType::Entry(entry)),
+            (DeclaredSymbol::Enum(id), ProtoType::Enum) => Ok(ResolvedType::Type(Type::Enum(id))),
             (_, ProtoType::Enum) => wrong("an enum"),
             _ => wrong("a message"),
         }
@@ -318,10 +318,10 @@ impl FieldScope<'_> {
             return Err(malformed("its entry's fields are not `key = 1` and `value = 2`"));
         }
         match (self.resolve(key)?, self.resolve(value)?) {
-            (Resolved::Type(key), _) if !is_key(key) => {
+            (ResolvedType::Type(key), _) if !is_key(key) => {
                 Err(malformed("its key is no integer, bool or string"))
             }
-            (Resolved::Type(key), Resolved::Type(value)) => Ok((
+            (ResolvedType::Type(key), ResolvedType::Type(value)) => Ok((
                 Pair {
                     key,
                     value_offset: 0,
@@ -336,7 +336,7 @@ impl FieldScope<'_> {
 }
 
 /// What a field's type is.
-enum Resolved {
+enum ResolvedType {
     Type(Type),
     Entry(usize),
 }
@@ -366,10 +366,10 @@ fn is_key(ty: Type) -> bool {
 
 fn lookup(
     declarations: &Declarations<'_>,
-    place: &Place<'_>,
+    place: &FilePlace<'_>,
     part: i32,
     type_name: &str,
-) -> Result<Symbol, SchemaError> {
+) -> Result<DeclaredSymbol, SchemaError> {
     let full_name = type_name.strip_prefix('.');
     if let Some(symbol) = full_name.and_then(|name| declarations.symbols.get(name)) {
         return Ok(*symbol);
@@ -468,12 +468,12 @@ fn define_service(
 
 fn method_message(
     declarations: &Declarations<'_>,
-    place: &Place<'_>,
+    place: &FilePlace<'_>,
     part: i32,
     type_name: &str,
 ) -> Result<MessageId, SchemaError> {
     match lookup(declarations, place, part, type_name)? {
-        Symbol::Message(id) => Ok(id),
+        DeclaredSymbol::Message(id) => Ok(id),
         _ => {
             let kind = SchemaErrorKind::WrongType {
                 name: shown(type_name),

@@ -9,17 +9,17 @@ use provost_wire::limits::NAME_BYTES_MAX;
 use crate::{SchemaError, SchemaErrorKind};
 
 /// A file with the comments in it, by path.
-pub(super) struct File<'a> {
+pub(super) struct SourceFile<'a> {
     pub(super) proto: &'a FileDescriptorProto,
     comments: HashMap<&'a [i32], &'a Location>,
 }
 
-impl<'a> File<'a> {
+impl<'a> SourceFile<'a> {
     pub(super) fn new(proto: &'a FileDescriptorProto) -> Self {
         let locations = proto.source_code_info.iter().flat_map(|info| &info.location);
         let commented =
             locations.filter(|at| at.leading_comments.is_some() || at.trailing_comments.is_some());
-        File {
+        SourceFile {
             proto,
             comments: commented.map(|at| (at.path.as_slice(), at)).collect(),
         }
@@ -28,16 +28,16 @@ impl<'a> File<'a> {
 
 /// An element of a file.
 #[derive(Clone)]
-pub(super) struct Place<'a> {
-    pub(super) file: &'a File<'a>,
+pub(super) struct FilePlace<'a> {
+    pub(super) file: &'a SourceFile<'a>,
     pub(super) path: Vec<i32>,
     pub(super) full_name: String,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FilePlace<'a> {
     /// The file as a whole; its elements' names begin with the package.
-    pub(super) fn of_file(file: &'a File<'a>) -> Self {
-        Place {
+    pub(super) fn of_file(file: &'a SourceFile<'a>) -> Self {
+        FilePlace {
             file,
             path: Vec::new(),
             full_name: file.proto.package().to_owned(),

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use super::{Datapath, QUEUE_STEPS_MAX};
 use crate::{
-    ConnectionSignals, Engine, ForeignBytes, InPlace, Kept, Queue, RestoreError, Restorer, SavedState, Saver,
-    Step, duplicate_descriptors,
+    ConnectionSignals, Engine, ForeignBytes, InPlace, KeptMemory, Queue, RestoreError, Restorer, SavedState,
+    Saver, Step, duplicate_descriptors,
 };
 
 /// Starts an engine: in the place of another, or fresh.
@@ -126,8 +126,8 @@ impl Datapath {
             self.engines.extend(engine.or(kept));
         }
         self.resting = vec![false; self.engines.len()];
-        self.tx = moved(&mut self.tx, &places, Direction::Tx);
-        self.rx = moved(&mut self.rx, &places, Direction::Rx);
+        self.tx = moved(&mut self.tx, &places, SwapDirection::Tx);
+        self.rx = moved(&mut self.rx, &places, SwapDirection::Rx);
 
         let mut retired = Vec::new();
         for (was, engine) in old.into_iter().enumerate() {
@@ -178,7 +178,7 @@ impl Datapath {
                         saved: None,
                         descriptors: Vec::new(),
                         link: Arc::clone(&self.link),
-                        restorer: &mut Kept::default(),
+                        restorer: &mut KeptMemory::default(),
                     };
                     Some(start(predecessor).map_err(|error| ReconfigureError::Start { stage, error })?)
                 }
@@ -209,7 +209,7 @@ impl Datapath {
 type Started = (Vec<Option<Box<dyn Engine>>>, Vec<Option<SavedState>>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum SwapDirection {
     Tx,
     Rx,
 }
@@ -236,7 +236,7 @@ fn changes_places(was: usize, order: &[usize]) -> bool {
 
 /// The queues of the new shape with the steps of the old one. `places` has for each engine of the new shape its place
 /// so far.
-fn moved(old: &mut [Queue<Step>], places: &[Option<usize>], direction: Direction) -> Vec<Queue<Step>> {
+fn moved(old: &mut [Queue<Step>], places: &[Option<usize>], direction: SwapDirection) -> Vec<Queue<Step>> {
     let mut new: Vec<Queue<Step>> = (0..=places.len())
         .map(|_| Queue::with_bound(QUEUE_STEPS_MAX))
         .collect();
@@ -244,12 +244,12 @@ fn moved(old: &mut [Queue<Step>], places: &[Option<usize>], direction: Direction
     for turn in 0..gaps {
         // What has passed the most is the oldest, and goes first.
         let gap = match direction {
-            Direction::Tx => gaps - 1 - turn,
-            Direction::Rx => turn,
+            SwapDirection::Tx => gaps - 1 - turn,
+            SwapDirection::Rx => turn,
         };
         let to = match direction {
-            Direction::Tx => gap_before_unpassed(gap, places),
-            Direction::Rx => gap_behind_unpassed(gap, places),
+            SwapDirection::Tx => gap_before_unpassed(gap, places),
+            SwapDirection::Rx => gap_behind_unpassed(gap, places),
         };
         if new[to].is_empty() {
             std::mem::swap(&mut new[to], &mut old[gap]);

@@ -19,7 +19,7 @@ use super::types::{
     Verdict as RawVerdict, Watch as RawWatch,
 };
 
-use crate::view::{Source, StepView};
+use crate::view::{StepSource, StepView};
 use crate::{
     Code, DatapathContext, Direction, Ended, Environment, Filter, FilterPolicy, FilterState,
     MetricDescription, MetricSink, MetricType, SharedState, Verdict,
@@ -301,7 +301,7 @@ unsafe extern "C" fn judge<P: FilterPolicy<Filter: Filter>>(
 impl<P: FilterPolicy<Filter: Filter>> ExportedFilter<P> {
     fn judge(&mut self, step: &RawStep, handle: *mut c_void, call: &mut u64) -> Verdict {
         let mut view = StepView {
-            source: Source::Remote(RemoteStep::new(step, self.host, handle)),
+            source: StepSource::Remote(RemoteStep::new(step, self.host, handle)),
             datapath_context: &self.datapath_context,
             now: step.now,
             direction: direction(step.direction),

@@ -3,7 +3,7 @@
 use provost_datapath::{Body, Context, EncodedBody, Ports, Step, message_offset};
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
-use super::waiting::Begun;
+use super::waiting::CallBeginning;
 use super::{DIRECTIONS, FilterEngine, QueueDirection, queues};
 use crate::filter::{Denial, Ended, Filter};
 use crate::{Code, Parts, Side};
@@ -13,7 +13,7 @@ const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Who denies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum DeniedBy {
     /// The filter, and so it knows.
     Filter,
     /// The filter engine, because of a bound.
@@ -35,17 +35,23 @@ impl<F: Filter> FilterEngine<F> {
         queue_direction: QueueDirection,
         step: Step,
         denial: &Denial,
-        by: By,
+        by: DeniedBy,
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) {
         let (call, parts) = (step.call, step.parts);
         self.parts.datapath_context.verdicts.denied(denial.code);
         step.body.discard(context);
-        let waited = self.drop_held(queue_direction, call, context) == Begun::No;
+        let waited = self.drop_held(queue_direction, call, context) == CallBeginning::No;
         let begins = parts.contains(Parts::BEGIN) || waited;
         let ends = parts.intersects(Parts::STATUS | Parts::CANCEL);
-        self.end_denied(queue_direction, call, denial, begins && by == By::Filter, context);
+        self.end_denied(
+            queue_direction,
+            call,
+            denial,
+            begins && by == DeniedBy::Filter,
+            context,
+        );
         let is_all = match queue_direction {
             QueueDirection::Tx => begins && parts.contains(Parts::END),
             QueueDirection::Rx => ends || begins && parts.contains(Parts::END),
@@ -56,10 +62,10 @@ impl<F: Filter> FilterEngine<F> {
         // Whom the step was for has not heard of a call that it begins; for who ends a call it is over.
         let (from, to) = (queue_direction.opposite(), queue_direction);
         if !ends {
-            self.tell(from, call, denial, ports, context);
+            self.send_cancellation(from, call, denial, ports, context);
         }
         if !begins {
-            self.tell(to, call, denial, ports, context);
+            self.send_cancellation(to, call, denial, ports, context);
         }
     }
 
@@ -88,7 +94,7 @@ impl<F: Filter> FilterEngine<F> {
     }
 
     /// Sends a cancellation down a queue direction.
-    fn tell(
+    fn send_cancellation(
         &mut self,
         queue_direction: QueueDirection,
         call: u64,

@@ -12,16 +12,16 @@ const TURNS_SMALL: usize = 64;
 
 /// The calls that wait in one queue direction: by number, and in the order in which they are judged again.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldCalls {
     calls: CallTable<HeldCall>,
-    order: BinaryHeap<Reverse<Turn>>,
+    order: BinaryHeap<Reverse<JudgeTurn>>,
     steps: usize,
     last: u64,
 }
 
 /// A call that waits: its first step, and what came behind it.
 pub(super) struct HeldCall {
-    pub(super) wait: Wait,
+    pub(super) wait: CallWait,
     pub(super) first: Step,
     pub(super) rest: VecDeque<Step>,
     /// Its place among all that ever waited here.
@@ -30,31 +30,31 @@ pub(super) struct HeldCall {
 
 /// What the first step of a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum CallWait {
     /// To be judged again.
     Verdict { since: Nanos, until: Nanos },
     /// Only for room behind the engine.
     Room,
 }
 
-impl Wait {
+impl CallWait {
     const fn until(self) -> Nanos {
         match self {
-            Wait::Verdict { until, .. } => until,
-            Wait::Room => 0,
+            CallWait::Verdict { until, .. } => until,
+            CallWait::Room => 0,
         }
     }
 }
 
 /// When a call is judged again; of two at the same time, the one that waits longer goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct JudgeTurn {
     until: Nanos,
     number: u64,
     call: u64,
 }
 
-impl Held {
+impl HeldCalls {
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
@@ -74,7 +74,7 @@ impl Held {
     }
 
     /// Lets a step wait of whose call nothing waits yet.
-    pub(super) fn add(&mut self, step: Step, wait: Wait) {
+    pub(super) fn add(&mut self, step: Step, wait: CallWait) {
         self.last += 1;
         self.insert(HeldCall {
             wait,
@@ -94,7 +94,7 @@ impl Held {
 
     /// Lets a call wait again that was taken, in its place among the others.
     pub(super) fn insert(&mut self, held: HeldCall) {
-        self.order.push(Reverse(Turn {
+        self.order.push(Reverse(JudgeTurn {
             until: held.wait.until(),
             number: held.number,
             call: held.first.call,
@@ -147,7 +147,7 @@ impl Held {
     }
 }
 
-fn is_current(calls: &CallTable<HeldCall>, turn: &Turn) -> bool {
+fn is_current(calls: &CallTable<HeldCall>, turn: &JudgeTurn) -> bool {
     calls
         .get(turn.call)
         .is_some_and(|held| held.number == turn.number && held.wait.until() == turn.until)
@@ -155,7 +155,7 @@ fn is_current(calls: &CallTable<HeldCall>, turn: &Turn) -> bool {
 
 /// Calls that were denied in their midst, the latest: what is still under way of them goes no further.
 #[derive(Default)]
-pub(super) struct Denied {
+pub(super) struct DeniedCalls {
     calls: CallMap<()>,
     order: VecDeque<u64>,
 }
@@ -164,7 +164,7 @@ pub(super) struct Denied {
 /// know of their ends.)
 pub(super) const DENIED_CALLS_MAX: usize = 1024;
 
-impl Denied {
+impl DeniedCalls {
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }

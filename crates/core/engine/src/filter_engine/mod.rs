@@ -22,11 +22,11 @@ use provost_datapath::{
 use provost_marshal::DecodeError;
 
 use crate::filter::{Denial, Ended, Filter, Verdict, Watch};
-use crate::view::{LocalStep, Source, StepView};
+use crate::view::{LocalStep, StepSource, StepView};
 use crate::{Code, DatapathContext, Direction, Parts, Side};
-use denial::By;
-use held::{Denied, Held, Wait};
-use waiting::Begun;
+use denial::DeniedBy;
+use held::{CallWait, DeniedCalls, HeldCalls};
+use waiting::CallBeginning;
 
 /// Steps that one poll moves in each direction, at most.
 const BATCH_STEPS: usize = 64;
@@ -54,9 +54,9 @@ pub struct FilterEngine<F: Filter> {
     parts: FilterEngineParts<F>,
     watch: Watch,
     remembers: Remembers,
-    calls: CallTable<Call<F::Call>>,
-    held: [Held; 2],
-    denied: Denied,
+    calls: CallTable<SeenCall<F::Call>>,
+    held: [HeldCalls; 2],
+    denied: DeniedCalls,
     pending: [VecDeque<Step>; 2],
     /// Directions in which a call's time has come, but there is no room.
     blocked: [bool; 2],
@@ -94,7 +94,7 @@ impl Remembers {
 }
 
 /// A call in flight whose beginning has been seen.
-struct Call<S> {
+struct SeenCall<S> {
     method: u16,
     begun_at: Nanos,
     state: S,
@@ -128,7 +128,7 @@ struct JudgedAt {
 }
 
 /// Why a step does not simply pass.
-enum Stop {
+enum StopReason {
     /// What has become of its call before decides on it, or may do so.
     Special,
     /// The filter has judged it otherwise.
@@ -136,7 +136,7 @@ enum Stop {
 }
 
 /// What became of a step.
-enum Outcome {
+enum StepOutcome {
     /// It went on.
     Passed,
     /// Its call has ended.
@@ -151,13 +151,13 @@ impl<F: Filter> FilterEngineParts<F> {
     #[inline]
     fn ask(
         &mut self,
-        call: &mut Call<F::Call>,
+        call: &mut SeenCall<F::Call>,
         step: &mut Step,
         at: JudgedAt,
         context: &mut Context<'_>,
     ) -> Verdict {
         let mut view = StepView {
-            source: Source::Local(LocalStep::new(step, &mut *context.receive, &mut *context.buffers)),
+            source: StepSource::Local(LocalStep::new(step, &mut *context.receive, &mut *context.buffers)),
             datapath_context: &self.datapath_context,
             now: context.now,
             direction: at.direction,
@@ -191,7 +191,7 @@ impl<F: Filter> FilterEngine<F> {
             remembers: Remembers::of(watch),
             calls: CallTable::with_capacity(CALLS_AT_START),
             held: Default::default(),
-            denied: Denied::default(),
+            denied: DeniedCalls::default(),
             pending: [VecDeque::new(), VecDeque::new()],
             blocked: [false; 2],
             fault: None,
@@ -314,8 +314,8 @@ impl<F: Filter> FilterEngine<F> {
             {
                 moved += 1;
                 match stop {
-                    Stop::Special => self.take(queue_direction, step, ports, context),
-                    Stop::Verdict(verdict) => {
+                    StopReason::Special => self.take(queue_direction, step, ports, context),
+                    StopReason::Verdict(verdict) => {
                         self.take_judged(queue_direction, step, verdict, ports, context)
                     }
                 }
@@ -336,7 +336,7 @@ impl<F: Filter> FilterEngine<F> {
 
     /// Whether no step waits here, and none belongs to a call that was denied in its midst.
     fn is_plain(&self) -> bool {
-        self.denied.is_empty() && self.held.iter().all(Held::is_empty)
+        self.denied.is_empty() && self.held.iter().all(HeldCalls::is_empty)
     }
 
     /// Judges steps until one does not simply pass. Says how many do, and what is with the one behind them.
@@ -346,17 +346,17 @@ impl<F: Filter> FilterEngine<F> {
         queue_direction: QueueDirection,
         steps: impl Iterator<Item = &'s mut Step>,
         context: &mut Context<'_>,
-    ) -> (usize, Option<Stop>) {
+    ) -> (usize, Option<StopReason>) {
         let direction = self.direction(queue_direction);
         let may_be_special = !self.is_plain();
         let mut passing = 0;
         for step in steps {
             if may_be_special && self.is_special(queue_direction, step) {
-                return (passing, Some(Stop::Special));
+                return (passing, Some(StopReason::Special));
             }
             let verdict = self.judge(step, direction, None, context);
             if !passes(&verdict, step) {
-                return (passing, Some(Stop::Verdict(verdict)));
+                return (passing, Some(StopReason::Verdict(verdict)));
             }
             if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
                 self.end_call(step, direction, context.now);
@@ -398,7 +398,7 @@ impl<F: Filter> FilterEngine<F> {
             self.denied.forget(step.call);
         }
         let cancels = step.parts.contains(Parts::CANCEL);
-        if cancels && self.drop_held(queue_direction, step.call, context) == Begun::No {
+        if cancels && self.drop_held(queue_direction, step.call, context) == CallBeginning::No {
             // Nobody behind this engine has heard of the call.
             self.end_call(&step, self.direction(queue_direction), context.now);
             step.body.discard(context);
@@ -421,18 +421,18 @@ impl<F: Filter> FilterEngine<F> {
         context: &mut Context<'_>,
     ) {
         match self.conclude(queue_direction, step, verdict, None, ports, context) {
-            Outcome::Passed | Outcome::Denied => {}
-            Outcome::Held { step, until } => {
+            StepOutcome::Passed | StepOutcome::Denied => {}
+            StepOutcome::Held { step, until } => {
                 let since = context.now;
                 self.wait(
                     queue_direction,
                     step,
-                    Wait::Verdict { since, until },
+                    CallWait::Verdict { since, until },
                     ports,
                     context,
                 );
             }
-            Outcome::Unjudged(step) => queues(queue_direction, ports).0.put_back(step),
+            StepOutcome::Unjudged(step) => queues(queue_direction, ports).0.put_back(step),
         }
     }
 
@@ -445,7 +445,7 @@ impl<F: Filter> FilterEngine<F> {
         held_since: Option<Nanos>,
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
-    ) -> Outcome {
+    ) -> StepOutcome {
         if passes(&verdict, &step) {
             if let Some(since) = held_since {
                 self.waited(since, context.now);
@@ -455,27 +455,27 @@ impl<F: Filter> FilterEngine<F> {
             }
             // Cannot be refused: the caller saw the room.
             let _ = queues(queue_direction, ports).1.push(step);
-            return Outcome::Passed;
+            return StepOutcome::Passed;
         }
         match verdict {
             Verdict::Fault(reason) => {
                 self.fault = Some(reason);
-                Outcome::Unjudged(step)
+                StepOutcome::Unjudged(step)
             }
             Verdict::Deny(denial) => {
                 if let Some(since) = held_since {
                     self.waited(since, context.now);
                 }
-                self.deny(queue_direction, step, &denial, By::Filter, ports, context);
-                Outcome::Denied
+                self.deny(queue_direction, step, &denial, DeniedBy::Filter, ports, context);
+                StepOutcome::Denied
             }
             Verdict::Hold { until } => {
                 if held_since.is_none() {
                     self.parts.datapath_context.verdicts.held();
                 }
-                Outcome::Held { step, until }
+                StepOutcome::Held { step, until }
             }
-            Verdict::Pass => Outcome::Passed,
+            Verdict::Pass => StepOutcome::Passed,
         }
     }
 
@@ -523,7 +523,7 @@ impl<F: Filter> FilterEngine<F> {
         at: JudgedAt,
         context: &mut Context<'_>,
     ) -> Verdict {
-        let fresh = || Call {
+        let fresh = || SeenCall {
             method: step.method,
             begun_at: at.held_since.unwrap_or(context.now),
             state: F::Call::default(),

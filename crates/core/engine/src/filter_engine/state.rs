@@ -7,7 +7,7 @@
 use provost_datapath::{FieldWriter, RestoreError, SavedState};
 
 use super::held::DENIED_CALLS_MAX;
-use super::{Call, FilterEngine, Remembers};
+use super::{FilterEngine, Remembers, SeenCall};
 use crate::filter::{Filter, FilterState};
 
 /// Version of the form.
@@ -49,7 +49,7 @@ impl<F: Filter> FilterEngine<F> {
             match self.remembers {
                 Remembers::Nothing => self.parts.filter.forget(state),
                 Remembers::Streams | Remembers::Calls => {
-                    let call = Call {
+                    let call = SeenCall {
                         method,
                         begun_at,
                         state,

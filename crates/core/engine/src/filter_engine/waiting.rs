@@ -2,15 +2,15 @@
 
 use provost_datapath::{Context, Nanos, Ports, Step};
 
-use super::denial::{By, too_many_wait};
-use super::held::{HeldCall, Wait};
-use super::{BATCH_STEPS, DIRECTIONS, FilterEngine, HELD_STEPS_MAX, Outcome, QueueDirection, queues};
+use super::denial::{DeniedBy, too_many_wait};
+use super::held::{CallWait, HeldCall};
+use super::{BATCH_STEPS, DIRECTIONS, FilterEngine, HELD_STEPS_MAX, QueueDirection, StepOutcome, queues};
 use crate::Parts;
 use crate::filter::Filter;
 
 /// Whether the beginning of a call has gone past the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum CallBeginning {
     Yes,
     No,
 }
@@ -21,7 +21,7 @@ impl<F: Filter> FilterEngine<F> {
         &mut self,
         queue_direction: QueueDirection,
         step: Step,
-        wait: Wait,
+        wait: CallWait,
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) {
@@ -32,7 +32,7 @@ impl<F: Filter> FilterEngine<F> {
                 queue_direction,
                 step,
                 &too_many_wait(),
-                By::FilterEngine,
+                DeniedBy::FilterEngine,
                 ports,
                 context,
             )
@@ -54,7 +54,7 @@ impl<F: Filter> FilterEngine<F> {
                 queue_direction,
                 step,
                 &too_many_wait(),
-                By::FilterEngine,
+                DeniedBy::FilterEngine,
                 ports,
                 context,
             )
@@ -110,19 +110,19 @@ impl<F: Filter> FilterEngine<F> {
             let since = held.wait.since();
             let verdict = self.judge(&mut held.first, self.direction(queue_direction), since, context);
             match self.conclude(queue_direction, held.first, verdict, since, ports, context) {
-                Outcome::Passed => {}
-                Outcome::Denied => {
+                StepOutcome::Passed => {}
+                StepOutcome::Denied => {
                     held.rest.into_iter().for_each(|step| step.body.discard(context));
                     return moved;
                 }
-                Outcome::Held { step, until } => {
+                StepOutcome::Held { step, until } => {
                     held.first = step;
                     let since = since.unwrap_or(context.now);
-                    held.wait = Wait::Verdict { since, until }.not_before(context.now + 1);
+                    held.wait = CallWait::Verdict { since, until }.not_before(context.now + 1);
                     self.held[queue_direction as usize].insert(held);
                     return moved;
                 }
-                Outcome::Unjudged(step) => {
+                StepOutcome::Unjudged(step) => {
                     held.first = step;
                     self.held[queue_direction as usize].insert(held);
                     return moved;
@@ -132,7 +132,7 @@ impl<F: Filter> FilterEngine<F> {
                 return moved;
             };
             held.first = next;
-            held.wait = Wait::Room;
+            held.wait = CallWait::Room;
             if queues(queue_direction, ports).1.is_full() || !self.may_judge() {
                 self.held[queue_direction as usize].insert(held);
                 return moved;
@@ -148,8 +148,8 @@ impl<F: Filter> FilterEngine<F> {
         queue_direction: QueueDirection,
         call: u64,
         context: &mut Context<'_>,
-    ) -> Begun {
-        let mut begun = Begun::Yes;
+    ) -> CallBeginning {
+        let mut begun = CallBeginning::Yes;
         for from in [queue_direction, queue_direction.opposite()] {
             let held = &mut self.held[from as usize];
             if held.is_empty() {
@@ -160,7 +160,7 @@ impl<F: Filter> FilterEngine<F> {
                 self.waited(since, context.now);
             }
             if from == queue_direction && held.first.parts.contains(Parts::BEGIN) {
-                begun = Begun::No;
+                begun = CallBeginning::No;
             }
             held.first.body.discard(context);
             held.rest.into_iter().for_each(|step| step.body.discard(context));
@@ -169,22 +169,22 @@ impl<F: Filter> FilterEngine<F> {
     }
 }
 
-impl Wait {
+impl CallWait {
     /// So that nothing is judged twice in one poll.
-    fn not_before(self, at: Nanos) -> Wait {
+    fn not_before(self, at: Nanos) -> CallWait {
         match self {
-            Wait::Verdict { since, until } => Wait::Verdict {
+            CallWait::Verdict { since, until } => CallWait::Verdict {
                 since,
                 until: until.max(at),
             },
-            Wait::Room => Wait::Room,
+            CallWait::Room => CallWait::Room,
         }
     }
 
     const fn since(self) -> Option<Nanos> {
         match self {
-            Wait::Verdict { since, .. } => Some(since),
-            Wait::Room => None,
+            CallWait::Verdict { since, .. } => Some(since),
+            CallWait::Room => None,
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Churn<'a> {
 
 /// How the calls went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ChurnOutcome {
     /// Calls that ended with the server's status.
     pub answered: usize,
     /// Calls that the client gave up.
@@ -60,10 +60,10 @@ enum Party {
 }
 
 #[derive(Default)]
-struct Call {
+struct ChurnCall {
     /// Steps that each party has offered, and those that came to the other one.
-    requests: Flow,
-    responses: Flow,
+    requests: ChurnFlow,
+    responses: ChurnFlow,
     /// What ended it, by whom it was offered.
     client_ended: bool,
     cancelled: bool,
@@ -74,12 +74,12 @@ struct Call {
 }
 
 #[derive(Default)]
-struct Flow {
+struct ChurnFlow {
     offered: u32,
     came: u32,
 }
 
-impl Call {
+impl ChurnCall {
     /// Whether neither party has anything more to say or to hear.
     fn is_over(&self) -> bool {
         let all_came =
@@ -92,8 +92,8 @@ impl Call {
 ///
 /// # Panics
 /// If a call loses a step, gets one twice or in another order, or does not end: with the seed in the message.
-pub fn run(churn: &Churn<'_>) -> Outcome {
-    let mut run = Run::new(churn);
+pub fn run(churn: &Churn<'_>) -> ChurnOutcome {
+    let mut run = ChurnRun::new(churn);
     for _ in 0..churn.actions {
         run.act();
     }
@@ -101,21 +101,21 @@ pub fn run(churn: &Churn<'_>) -> Outcome {
     run.outcome
 }
 
-struct Run<'a> {
+struct ChurnRun<'a> {
     churn: &'a Churn<'a>,
     random: SeededRandom,
     rig: Rig,
     policy: Option<Arc<dyn Policy>>,
-    calls: BTreeMap<u64, Call>,
+    calls: BTreeMap<u64, ChurnCall>,
     /// Calls of which late steps may still come out: the other party had not heard of the end.
-    over: BTreeMap<u64, Call>,
+    over: BTreeMap<u64, ChurnCall>,
     next_call: u64,
-    outcome: Outcome,
+    outcome: ChurnOutcome,
 }
 
-impl<'a> Run<'a> {
-    fn new(churn: &'a Churn<'a>) -> Run<'a> {
-        Run {
+impl<'a> ChurnRun<'a> {
+    fn new(churn: &'a Churn<'a>) -> ChurnRun<'a> {
+        ChurnRun {
             churn,
             random: SeededRandom::new(churn.seed),
             rig: Rig::empty(churn.service.datapath_context(churn.side)),
@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
             calls: BTreeMap::new(),
             over: BTreeMap::new(),
             next_call: 1,
-            outcome: Outcome::default(),
+            outcome: ChurnOutcome::default(),
         }
     }
 
@@ -154,15 +154,15 @@ impl<'a> Run<'a> {
         if self.below(4) == 0 {
             step.deadline = self.rig.now + self.below(20 * self.churn.gap_ns);
         }
-        let call = Call {
+        let call = ChurnCall {
             client_ended: is_unary,
-            ..Call::default()
+            ..ChurnCall::default()
         };
         self.calls.insert(id, call);
         self.offer(Party::Client, step);
     }
 
-    fn any_call(&mut self, which: impl Fn(&Call) -> bool) -> Option<u64> {
+    fn any_call(&mut self, which: impl Fn(&ChurnCall) -> bool) -> Option<u64> {
         let some: Vec<u64> = self
             .calls
             .iter()

@@ -11,7 +11,7 @@ pub(crate) use local::LocalStep;
 
 /// A step that is to be judged. What is read through it is what goes on: an app cannot change it any more.
 pub struct StepView<'a> {
-    pub(crate) source: Source<'a>,
+    pub(crate) source: StepSource<'a>,
     pub(crate) datapath_context: &'a DatapathContext,
     pub(crate) now: Nanos,
     pub(crate) direction: Direction,
@@ -21,7 +21,7 @@ pub struct StepView<'a> {
 }
 
 /// Where the step is.
-pub(crate) enum Source<'a> {
+pub(crate) enum StepSource<'a> {
     /// In this program.
     Local(LocalStep<'a>),
     /// In the service that has loaded this library.
@@ -74,8 +74,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn call(&self) -> u64 {
         match &self.source {
-            Source::Local(local) => local.step.call,
-            Source::Remote(remote) => remote.step.call,
+            StepSource::Local(local) => local.step.call,
+            StepSource::Remote(remote) => remote.step.call,
         }
     }
 
@@ -95,8 +95,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn parts(&self) -> Parts {
         match &self.source {
-            Source::Local(local) => local.step.parts,
-            Source::Remote(remote) => Parts(remote.step.parts),
+            StepSource::Local(local) => local.step.parts,
+            StepSource::Remote(remote) => Parts(remote.step.parts),
         }
     }
 
@@ -116,8 +116,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn taken_at(&self) -> Nanos {
         match &self.source {
-            Source::Local(local) => local.step.taken_at,
-            Source::Remote(_) => 0,
+            StepSource::Local(local) => local.step.taken_at,
+            StepSource::Remote(_) => 0,
         }
     }
 
@@ -137,8 +137,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn deadline(&self) -> Nanos {
         match &self.source {
-            Source::Local(local) => local.step.deadline,
-            Source::Remote(remote) => remote.step.deadline,
+            StepSource::Local(local) => local.step.deadline,
+            StepSource::Remote(remote) => remote.step.deadline,
         }
     }
 
@@ -146,8 +146,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn status(&self) -> Code {
         match &self.source {
-            Source::Local(local) => local.step.status,
-            Source::Remote(remote) => remote.status(),
+            StepSource::Local(local) => local.step.status,
+            StepSource::Remote(remote) => remote.status(),
         }
     }
 
@@ -155,8 +155,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn message_bytes(&self) -> u32 {
         match &self.source {
-            Source::Local(local) => local.message_bytes(),
-            Source::Remote(remote) => remote.step.message_bytes,
+            StepSource::Local(local) => local.message_bytes(),
+            StepSource::Remote(remote) => remote.step.message_bytes,
         }
     }
 
@@ -192,8 +192,8 @@ impl StepView<'_> {
         let tables = &*self.datapath_context.tables;
         if self.is_protobuf() {
             return match &mut self.source {
-                Source::Local(local) => local.protobuf_field(tables, path),
-                Source::Remote(_) => Err(ReadError),
+                StepSource::Local(local) => local.protobuf_field(tables, path),
+                StepSource::Remote(_) => Err(ReadError),
             };
         }
         // What is not in private memory is in leaves that are not copied yet.
@@ -215,8 +215,8 @@ impl StepView<'_> {
     #[must_use]
     pub fn contents(&mut self) -> Contents<'_> {
         match &mut self.source {
-            Source::Local(local) => local.contents(),
-            Source::Remote(remote) => remote.contents(),
+            StepSource::Local(local) => local.contents(),
+            StepSource::Remote(remote) => remote.contents(),
         }
     }
 
@@ -225,7 +225,7 @@ impl StepView<'_> {
     /// the call ends with a status that says so, whatever the filter's verdict is.
     pub fn make_whole(&mut self) -> bool {
         self.try_make_whole().unwrap_or_else(|error| {
-            if let Source::Local(local) = &mut self.source {
+            if let StepSource::Local(local) = &mut self.source {
                 local.note_unreadable(error);
             }
             false
@@ -238,15 +238,15 @@ impl StepView<'_> {
     /// The message is malformed protobuf.
     pub fn try_make_whole(&mut self) -> Result<bool, DecodeError> {
         match &mut self.source {
-            Source::Local(local) if local.is_protobuf() => {
+            StepSource::Local(local) if local.is_protobuf() => {
                 let message = self.datapath_context.message(self.method, self.direction);
                 // Without a schema of it, there is nothing that could be read.
                 message.map_or(Ok(false), |message| {
                     local.decode(&self.datapath_context.tables, message)
                 })
             }
-            Source::Local(local) => Ok(local.make_whole()),
-            Source::Remote(remote) => Ok(remote.make_whole()),
+            StepSource::Local(local) => Ok(local.make_whole()),
+            StepSource::Remote(remote) => Ok(remote.make_whole()),
         }
     }
 
@@ -254,16 +254,16 @@ impl StepView<'_> {
     #[must_use]
     pub fn is_protobuf(&self) -> bool {
         match &self.source {
-            Source::Local(local) => local.is_protobuf(),
-            Source::Remote(_) => false,
+            StepSource::Local(local) => local.is_protobuf(),
+            StepSource::Remote(_) => false,
         }
     }
 
     /// What is the matter with the message, if somebody read it in vain.
     pub(crate) fn finish(self) -> Option<DecodeError> {
         match self.source {
-            Source::Local(local) => local.finish(),
-            Source::Remote(_) => None,
+            StepSource::Local(local) => local.finish(),
+            StepSource::Remote(_) => None,
         }
     }
 
@@ -272,16 +272,16 @@ impl StepView<'_> {
     #[must_use]
     pub fn is_split(&self) -> bool {
         match &self.source {
-            Source::Local(local) => local.is_split(),
-            Source::Remote(remote) => remote.is_split(),
+            StepSource::Local(local) => local.is_split(),
+            StepSource::Remote(remote) => remote.is_split(),
         }
     }
 
     /// Adds an entry to the metadata of a step on its way to the wire, or of one that comes in and begins a call.
     pub fn append_metadata(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataFull> {
         match &mut self.source {
-            Source::Local(local) => local.append_metadata(key, value),
-            Source::Remote(remote) => remote.append_metadata(key, value),
+            StepSource::Local(local) => local.append_metadata(key, value),
+            StepSource::Remote(remote) => remote.append_metadata(key, value),
         }
     }
 
@@ -289,8 +289,8 @@ impl StepView<'_> {
     /// there was one of that length.
     pub fn overwrite_metadata(&mut self, key: &str, value: &[u8]) -> bool {
         match &mut self.source {
-            Source::Local(local) => local.overwrite_metadata(key, value),
-            Source::Remote(remote) => remote.overwrite_metadata(key, value),
+            StepSource::Local(local) => local.overwrite_metadata(key, value),
+            StepSource::Remote(remote) => remote.overwrite_metadata(key, value),
         }
     }
 }

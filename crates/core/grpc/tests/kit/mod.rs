@@ -120,14 +120,14 @@ impl RawPair {
             self.raw.advance(to_grpc.len(), 0);
             told.extend(take(&mut self.grpc, &to_grpc, 0));
             let to_raw = output(&mut self.grpc, 0);
-            self.hear(&to_raw, &mut heard);
+            self.on_event(&to_raw, &mut heard);
             if to_grpc.is_empty() && to_raw.is_empty() {
                 return (told, heard);
             }
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], heard: &mut Vec<RawEvent>) {
+    fn on_event(&mut self, mut bytes: &[u8], heard: &mut Vec<RawEvent>) {
         loop {
             let received = self.raw.receive(bytes, 0).expect("the connection goes on");
             bytes = &bytes[received.consumed..];

@@ -221,7 +221,7 @@ impl<C: DataChunk> Http2Connection<C> {
             return;
         }
         self.begin_output(now_ns);
-        self.tell_windows();
+        self.send_windows();
         let mut turns = self.round.len();
         while turns > 0 && self.output.bytes() < OUTPUT_BYTES_MAX {
             turns -= 1;
@@ -281,7 +281,7 @@ impl<C: DataChunk> Http2Connection<C> {
     }
 
     /// WINDOW_UPDATEs that are due, in one frame for each window.
-    fn tell_windows(&mut self) {
+    fn send_windows(&mut self) {
         if self.receive_window.is_update_due() {
             let increment = self.receive_window.update();
             self.window_update(0, increment);

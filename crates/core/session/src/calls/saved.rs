@@ -7,10 +7,10 @@ use provost_datapath::{
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX};
 
-use super::{Call, Calls, Into, Partial, SLOT_BITS, SendWindow, Turn, fresh};
+use super::{BodyTarget, OpenCall, OpenCalls, PartialStep, SLOT_BITS, SendTurn, SendWindow, fresh};
 use crate::Role;
 use crate::handshake::MethodKind;
-use crate::legal::Flow;
+use crate::legal::CallFlow;
 
 /// What a window may come to in either direction, in bytes: more is damage, and sums must stay in range.
 const WINDOW_BYTES_MAX: i64 = 1 << 40;
@@ -21,7 +21,7 @@ mod into {
     pub(super) const PRIVATE: u8 = 2;
 }
 
-impl Calls {
+impl OpenCalls {
     pub(crate) fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         out.u64(self.begun);
         out.count(self.slots.len());
@@ -41,8 +41,8 @@ impl Calls {
         restorer: &mut dyn Restorer,
         role: Role,
         highest: u64,
-    ) -> Result<Calls, RestoreError> {
-        let mut calls = Calls::new();
+    ) -> Result<OpenCalls, RestoreError> {
+        let mut calls = OpenCalls::new();
         calls.begun = fields.u64()?;
         if calls.begun >= 1 << (64 - SLOT_BITS - 1) {
             return Err(fields.damaged("more calls have begun than there are numbers"));
@@ -61,7 +61,7 @@ impl Calls {
         }
         for _ in free..slots {
             let slot = fields.u32()?;
-            let call = Call::restore(fields, restorer)?;
+            let call = OpenCall::restore(fields, restorer)?;
             let taken = calls.slots.get(slot as usize).is_none_or(Option::is_some);
             if taken || is_free[slot as usize] || calls.index.contains_key(&call.id) {
                 return Err(fields.damaged(format!("call {} or its slot {slot} is there twice", call.id)));
@@ -91,7 +91,7 @@ impl Calls {
     }
 }
 
-impl Call {
+impl OpenCall {
     fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         out.u64(self.id);
         out.u64(self.wire);
@@ -101,9 +101,9 @@ impl Call {
         self.received.save(out);
         out.flag(self.pending.begun);
         out.u8(match self.pending.turn {
-            Turn::Idle => 0,
-            Turn::Queued => 1,
-            Turn::Held => 2,
+            SendTurn::Idle => 0,
+            SendTurn::Queued => 1,
+            SendTurn::Held => 2,
         });
         out.i64(self.receive_window);
         out.u32(self.window_due);
@@ -117,17 +117,17 @@ impl Call {
         }
     }
 
-    fn restore(fields: &mut FieldReader<'_>, restorer: &mut dyn Restorer) -> Result<Call, RestoreError> {
+    fn restore(fields: &mut FieldReader<'_>, restorer: &mut dyn Restorer) -> Result<OpenCall, RestoreError> {
         let (id, wire) = (fields.u64()?, fields.u64()?);
         let mut call = fresh(id, wire, MethodKind::restore(fields)?, 0, 0);
         call.announced = fields.flag()?;
-        call.sent = Flow::restore(fields)?;
-        call.received = Flow::restore(fields)?;
+        call.sent = CallFlow::restore(fields)?;
+        call.received = CallFlow::restore(fields)?;
         call.pending.begun = fields.flag()?;
         call.pending.turn = match fields.u8()? {
-            0 => Turn::Idle,
-            1 => Turn::Queued,
-            2 => Turn::Held,
+            0 => SendTurn::Idle,
+            1 => SendTurn::Queued,
+            2 => SendTurn::Held,
             other => return Err(fields.damaged(format!("a turn of the unknown kind {other}"))),
         };
         call.receive_window = fields.i64()?;
@@ -151,13 +151,13 @@ impl Call {
             return Err(fields.damaged(format!("a window of call {id} is out of range")));
         }
         if fields.flag()? {
-            call.partial = Some(Partial::restore(fields, restorer)?);
+            call.partial = Some(PartialStep::restore(fields, restorer)?);
         }
         Ok(call)
     }
 }
 
-impl Partial {
+impl PartialStep {
     fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         out.u8(self.parts.0);
         out.u16(self.method);
@@ -168,12 +168,12 @@ impl Partial {
         out.u32(self.message_bytes);
         out.u32(self.filled);
         match &self.into {
-            Into::Nowhere => out.u8(into::NOWHERE),
-            Into::Block(block) => {
+            BodyTarget::Nowhere => out.u8(into::NOWHERE),
+            BodyTarget::Block(block) => {
                 out.u8(into::BLOCK);
                 block.save(BlockContent::Movable { filled: self.filled }, saver, out);
             }
-            Into::Private(buffer) => {
+            BodyTarget::Private(buffer) => {
                 out.u8(into::PRIVATE);
                 // A direct read that was cut short leaves room behind what has come.
                 let came = buffer.bytes.get(..self.filled as usize);
@@ -182,8 +182,11 @@ impl Partial {
         }
     }
 
-    fn restore(fields: &mut FieldReader<'_>, restorer: &mut dyn Restorer) -> Result<Partial, RestoreError> {
-        let mut partial = Partial {
+    fn restore(
+        fields: &mut FieldReader<'_>,
+        restorer: &mut dyn Restorer,
+    ) -> Result<PartialStep, RestoreError> {
+        let mut partial = PartialStep {
             parts: Parts(fields.u8()?),
             method: fields.u16()?,
             status: fields.code()?,
@@ -193,7 +196,7 @@ impl Partial {
             message_bytes: fields.u32()?,
             filled: fields.u32()?,
             total: 0,
-            into: Into::Nowhere,
+            into: BodyTarget::Nowhere,
             expires_at: 0,
         };
         if partial.metadata_bytes > METADATA_BYTES_MAX || partial.message_bytes > MESSAGE_BYTES_MAX {
@@ -205,7 +208,7 @@ impl Partial {
             into::BLOCK => {
                 let block = ReceivedBlock::restore(fields, restorer)?;
                 let bytes = block.bytes;
-                partial.into = Into::Block(block);
+                partial.into = BodyTarget::Block(block);
                 bytes
             }
             into::PRIVATE => {
@@ -213,7 +216,7 @@ impl Partial {
                 if bytes.len() != partial.filled as usize {
                     return Err(fields.damaged("a message that is coming in is not as long as it has come"));
                 }
-                partial.into = Into::Private(Buffer {
+                partial.into = BodyTarget::Private(Buffer {
                     bytes,
                     ..Buffer::default()
                 });

@@ -7,12 +7,12 @@
 use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver, Step};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
-use super::{Config, Connection, Ending, Keepalive};
+use super::{Config, Connection, EndingConnection, KeepaliveTimer};
 use crate::Role;
-use crate::calls::Calls;
+use crate::calls::OpenCalls;
 use crate::handshake::{Agreement, Encoding, Limits};
-use crate::receive::Parser;
-use crate::send::Outgoing;
+use crate::receive::FrameParser;
+use crate::send::SendHalf;
 
 /// Version of the form.
 const VERSION: u32 = 1;
@@ -48,17 +48,17 @@ impl Connection {
         }
         let config = restore_terms(fields)?;
         let role = config.role;
-        let keepalive = Keepalive::restore(fields)?;
+        let keepalive = KeepaliveTimer::restore(fields)?;
         let (draining, peer_drains) = (fields.flag()?, fields.flag()?);
-        let ending: Option<Ending> = SavedField::restore(fields)?;
-        let mut parser = Parser::restore(fields)?;
-        let mut calls = Calls::restore(fields, restorer, role, parser.highest())?;
+        let ending: Option<EndingConnection> = SavedField::restore(fields)?;
+        let mut parser = FrameParser::restore(fields)?;
+        let mut calls = OpenCalls::restore(fields, restorer, role, parser.highest())?;
         parser.join(&mut calls, fields)?;
         let ended_slots = ending.as_ref().map_or(0, |ending| ending.next_slot);
         if (0..ended_slots.min(calls.slots())).any(|slot| calls.get(slot).is_some()) {
             return Err(fields.damaged("a call is there whose end the app was told of"));
         }
-        let outgoing = Outgoing::restore(fields, restorer, role, &mut calls)?;
+        let outgoing = SendHalf::restore(fields, restorer, role, &mut calls)?;
         let inbox = Step::restore_all(fields, restorer, INBOX_STEPS_MAX)?;
         Ok(Connection {
             keepalive,
@@ -144,7 +144,7 @@ impl SavedField for Limits {
     }
 }
 
-impl SavedField for Keepalive {
+impl SavedField for KeepaliveTimer {
     fn save(&self, out: &mut FieldWriter) {
         out.u64(self.interval_ns);
         out.u64(self.timeout_ns);
@@ -153,10 +153,10 @@ impl SavedField for Keepalive {
         out.u64(self.asked_at.unwrap_or(0));
     }
 
-    fn restore(fields: &mut FieldReader<'_>) -> Result<Keepalive, RestoreError> {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<KeepaliveTimer, RestoreError> {
         let (interval_ns, timeout_ns, heard_at) = (fields.u64()?, fields.u64()?, fields.u64()?);
         let (asked, asked_at) = (fields.flag()?, fields.u64()?);
-        Ok(Keepalive {
+        Ok(KeepaliveTimer {
             interval_ns,
             timeout_ns,
             heard_at,
@@ -165,15 +165,15 @@ impl SavedField for Keepalive {
     }
 }
 
-impl SavedField for Ending {
+impl SavedField for EndingConnection {
     fn save(&self, out: &mut FieldWriter) {
         out.code(self.code);
         out.text(&self.reason);
         out.u32(self.next_slot);
     }
 
-    fn restore(fields: &mut FieldReader<'_>) -> Result<Ending, RestoreError> {
-        Ok(Ending {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<EndingConnection, RestoreError> {
+        Ok(EndingConnection {
             code: fields.code()?,
             reason: fields.text()?.to_owned(),
             next_slot: fields.u32()?,

@@ -12,14 +12,14 @@ use super::{
 
 /// Bytes that have come and were not yet used.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct UnreadBytes {
     pub(super) bytes: Vec<u8>,
     preamble_seen: bool,
 }
 
-impl Input {
-    pub(super) fn new() -> Input {
-        Input {
+impl UnreadBytes {
+    pub(super) fn new() -> UnreadBytes {
+        UnreadBytes {
             bytes: Vec::new(),
             preamble_seen: false,
         }
@@ -178,9 +178,9 @@ pub(super) fn encode_refusal(code: Code, reason: &str) -> Vec<u8> {
 }
 
 /// Reads the fields of a handshake body one after the other.
-struct Fields<'a>(&'a [u8]);
+struct HandshakeFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> HandshakeFields<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], HandshakeError> {
         let (field, rest) = self
             .0
@@ -268,7 +268,7 @@ impl<'a> Fields<'a> {
 }
 
 pub(super) fn decode_hello(body: &[u8]) -> Result<Hello, HandshakeError> {
-    let mut fields = Fields(body);
+    let mut fields = HandshakeFields(body);
     let limits = fields.limits()?;
     let schema_hash = fields.take()?;
     let service = fields.name()?;
@@ -290,7 +290,7 @@ pub(super) fn decode_hello(body: &[u8]) -> Result<Hello, HandshakeError> {
     })
 }
 
-fn decode_method(fields: &mut Fields<'_>) -> Result<Method, HandshakeError> {
+fn decode_method(fields: &mut HandshakeFields<'_>) -> Result<Method, HandshakeError> {
     let [kind] = fields.take()?;
     if kind > 3 {
         return Err(malformed("a method of an unknown kind"));
@@ -306,7 +306,7 @@ fn decode_method(fields: &mut Fields<'_>) -> Result<Method, HandshakeError> {
 }
 
 pub(super) fn decode_welcome(body: &[u8]) -> Result<(Encoding, Limits), HandshakeError> {
-    let mut fields = Fields(body);
+    let mut fields = HandshakeFields(body);
     let limits = fields.limits()?;
     let encoding = match fields.take()? {
         [0] => Encoding::Native,
@@ -318,7 +318,7 @@ pub(super) fn decode_welcome(body: &[u8]) -> Result<(Encoding, Limits), Handshak
 }
 
 pub(super) fn decode_refusal(body: &[u8]) -> HandshakeError {
-    let mut fields = Fields(body);
+    let mut fields = HandshakeFields(body);
     match fields.u32() {
         Ok(code) => HandshakeError::Refused {
             code: Code::from_number(code),

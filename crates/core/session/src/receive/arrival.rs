@@ -4,7 +4,7 @@
 use provost_datapath::{Context, HeapFull, Nanos};
 use provost_wire::Code;
 
-use crate::calls::{Into, Partial};
+use crate::calls::{BodyTarget, PartialStep};
 use crate::connection::Connection;
 
 /// Bytes of messages in part that a connection gets room for when their headers come.
@@ -55,12 +55,12 @@ pub(crate) fn first_bytes(left: u32, total: u32, receiving_bytes: u64) -> u32 {
     }
 }
 
-impl Partial {
+impl PartialStep {
     /// Whether so many bytes more fit where it is.
     pub(crate) fn has_room_for(&self, bytes: u32) -> bool {
         let room = match &self.into {
-            Into::Block(block) => block.bytes,
-            Into::Nowhere | Into::Private(_) => self.total,
+            BodyTarget::Block(block) => block.bytes,
+            BodyTarget::Nowhere | BodyTarget::Private(_) => self.total,
         };
         bytes <= room.saturating_sub(self.filled)
     }
@@ -68,7 +68,7 @@ impl Partial {
     /// Gives it a place with room for so many bytes more, and for some that are yet to be announced.
     fn make_room(&mut self, bytes: u32, context: &mut Context<'_>) -> Result<(), HeapFull> {
         let (filled, total) = (self.filled, self.total);
-        let Into::Block(block) = &mut self.into else {
+        let BodyTarget::Block(block) = &mut self.into else {
             return Ok(());
         };
         let needed = filled.saturating_add(bytes);
@@ -113,7 +113,7 @@ impl Connection {
 
     /// Notes that this end does not read, because its app is behind.
     pub fn pause(&mut self, now: Nanos) {
-        self.heard(now);
+        self.peer_seen(now);
         self.listening.pause(now);
     }
 

@@ -4,8 +4,8 @@ use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 use provost_wire::frame::HEADER_BYTES;
 use provost_wire::limits::CHUNK_BYTES_MAX;
 
-use super::{Parser, State};
-use crate::calls::Calls;
+use super::{FrameParser, ParserState};
+use crate::calls::OpenCalls;
 use crate::handshake::REASON_BYTES_MAX;
 
 /// A frame's body is a chunk, with metadata before it at most.
@@ -18,16 +18,16 @@ mod state {
     pub(super) const TEXT: u8 = 3;
 }
 
-impl Parser {
+impl FrameParser {
     pub(crate) fn highest(&self) -> u64 {
         self.highest
     }
 
     /// Where a connection stands that reads no more.
-    pub(crate) fn at_the_end(&self) -> Parser {
-        Parser {
+    pub(crate) fn at_the_end(&self) -> FrameParser {
+        FrameParser {
             highest: self.highest,
-            ..Parser::new()
+            ..FrameParser::new()
         }
     }
 
@@ -36,18 +36,18 @@ impl Parser {
         out.run(&self.header[..self.header_filled]);
         out.run(&self.text);
         match self.state {
-            State::Header => out.u8(state::HEADER),
-            State::Body { slot, wire, left } => {
+            ParserState::Header => out.u8(state::HEADER),
+            ParserState::Body { slot, wire, left } => {
                 out.u8(state::BODY);
                 out.u32(slot);
                 out.u64(wire);
                 out.u32(left);
             }
-            State::Skip { left } => {
+            ParserState::Skip { left } => {
                 out.u8(state::SKIP);
                 out.u32(left);
             }
-            State::Text { left, status } => {
+            ParserState::Text { left, status } => {
                 out.u8(state::TEXT);
                 out.u32(left);
                 out.u32(status);
@@ -55,8 +55,8 @@ impl Parser {
         }
     }
 
-    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<Parser, RestoreError> {
-        let mut parser = Parser::new();
+    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<FrameParser, RestoreError> {
+        let mut parser = FrameParser::new();
         parser.highest = fields.u64()?;
         let header = fields.run()?;
         if header.len() >= HEADER_BYTES {
@@ -66,31 +66,31 @@ impl Parser {
         parser.header_filled = header.len();
         parser.text = fields.run()?.to_vec();
         parser.state = match fields.u8()? {
-            state::HEADER => State::Header,
-            state::BODY => State::Body {
+            state::HEADER => ParserState::Header,
+            state::BODY => ParserState::Body {
                 slot: fields.u32()?,
                 wire: fields.u64()?,
                 left: fields.u32()?,
             },
-            state::SKIP => State::Skip { left: fields.u32()? },
-            state::TEXT => State::Text {
+            state::SKIP => ParserState::Skip { left: fields.u32()? },
+            state::TEXT => ParserState::Text {
                 left: fields.u32()?,
                 status: fields.u32()?,
             },
             other => return Err(fields.damaged(format!("a parser in the unknown state {other}"))),
         };
         let left = match parser.state {
-            State::Header => 1,
-            State::Body { left, .. } | State::Skip { left } => left,
-            State::Text { left, .. } => left.saturating_add(parser.text.len() as u32),
+            ParserState::Header => 1,
+            ParserState::Body { left, .. } | ParserState::Skip { left } => left,
+            ParserState::Text { left, .. } => left.saturating_add(parser.text.len() as u32),
         };
         let left_max = match parser.state {
-            State::Text { .. } => REASON_BYTES_MAX as u32,
+            ParserState::Text { .. } => REASON_BYTES_MAX as u32,
             _ => BODY_BYTES_MAX,
         };
-        let in_text = matches!(parser.state, State::Text { .. });
+        let in_text = matches!(parser.state, ParserState::Text { .. });
         if !(1..=left_max).contains(&left)
-            || (parser.header_filled > 0 && !matches!(parser.state, State::Header))
+            || (parser.header_filled > 0 && !matches!(parser.state, ParserState::Header))
             || (!in_text && !parser.text.is_empty())
         {
             return Err(fields.damaged("a parser that stands where it cannot stand"));
@@ -99,13 +99,17 @@ impl Parser {
     }
 
     /// Counts what the calls have of messages in part, and makes sure that the frame that is coming in is of one of them.
-    pub(crate) fn join(&mut self, calls: &mut Calls, fields: &FieldReader<'_>) -> Result<(), RestoreError> {
+    pub(crate) fn join(
+        &mut self,
+        calls: &mut OpenCalls,
+        fields: &FieldReader<'_>,
+    ) -> Result<(), RestoreError> {
         self.receiving_bytes = calls.receiving_bytes();
         if self.receiving_bytes > 0 {
             // Their times begin anew.
             self.next_expiry = 0;
         }
-        let State::Body { slot, wire, left } = self.state else {
+        let ParserState::Body { slot, wire, left } = self.state else {
             return Ok(());
         };
         let partial = calls.same_mut(slot, wire).and_then(|call| call.partial.as_ref());

@@ -8,9 +8,11 @@ use provost_datapath::{Buffer, FieldReader, FieldWriter, RestoreError, Restorer,
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use super::{CONTROL_FRAMES_MAX, Control, Cursor, OutBody, OutStep, Outgoing, Piece, Segment};
+use super::{
+    CONTROL_FRAMES_MAX, ControlFrame, FramedMemory, OutBody, OutStep, Piece, SegmentCursor, SendHalf,
+};
 use crate::Role;
-use crate::calls::{Call, Calls, NONE, Turn};
+use crate::calls::{NONE, OpenCall, OpenCalls, SendTurn};
 use crate::handshake::REASON_BYTES_MAX;
 
 /// Bytes of frames that can wait for the socket, whatever the transport's version: several rounds.
@@ -28,8 +30,8 @@ mod control {
     pub(super) const PLAIN: u8 = 2;
 }
 
-impl Outgoing {
-    pub(crate) fn save(&self, calls: &Calls, saver: &mut dyn Saver, out: &mut FieldWriter) {
+impl SendHalf {
+    pub(crate) fn save(&self, calls: &OpenCalls, saver: &mut dyn Saver, out: &mut FieldWriter) {
         out.nested(|out| self.save_frames(saver, out));
         self.save_tokens(out);
         out.count(self.control.len());
@@ -66,7 +68,7 @@ impl Outgoing {
 
     fn save_tokens(&self, out: &mut FieldWriter) {
         let done = self.segments.iter().filter_map(|segment| match segment {
-            Segment::Done { step } => self.step(*step).map(|step| step.body.token),
+            FramedMemory::Done { step } => self.step(*step).map(|step| step.body.token),
             _ => None,
         });
         let tokens: Vec<u64> = self
@@ -80,7 +82,7 @@ impl Outgoing {
         tokens.into_iter().for_each(|token| out.u64(token));
     }
 
-    fn save_steps(&self, call: &Call, saver: &mut dyn Saver, out: &mut FieldWriter) {
+    fn save_steps(&self, call: &OpenCall, saver: &mut dyn Saver, out: &mut FieldWriter) {
         out.u32(call.pending.steps);
         let mut at = call.pending.head;
         while let Some(step) = self.step(at) {
@@ -94,15 +96,15 @@ impl Outgoing {
         fields: &mut FieldReader<'_>,
         restorer: &mut dyn Restorer,
         role: Role,
-        calls: &mut Calls,
-    ) -> Result<Outgoing, RestoreError> {
-        let mut outgoing = Outgoing::new(role);
+        calls: &mut OpenCalls,
+    ) -> Result<SendHalf, RestoreError> {
+        let mut outgoing = SendHalf::new(role);
         outgoing.restore_frames(fields)?;
         for _ in 0..fields.count(STEPS_SAVED_MAX)? {
             outgoing.tokens_due.push(fields.u64()?);
         }
         for _ in 0..fields.count(CONTROL_SAVED_MAX)? {
-            let control = Control::restore(fields, restorer, calls)?;
+            let control = ControlFrame::restore(fields, restorer, calls)?;
             outgoing.control.push_back(control);
         }
         outgoing.restore_ready(fields, calls)?;
@@ -121,13 +123,17 @@ impl Outgoing {
         }
         if !frames.is_empty() {
             self.staging.bytes = frames.to_vec();
-            self.segments.push_back(Segment::Staged(frames.len() as u32));
+            self.segments.push_back(FramedMemory::Staged(frames.len() as u32));
         }
         Ok(())
     }
 
     /// Each call that is queued has one entry; further entries are of calls that have ended.
-    fn restore_ready(&mut self, fields: &mut FieldReader<'_>, calls: &mut Calls) -> Result<(), RestoreError> {
+    fn restore_ready(
+        &mut self,
+        fields: &mut FieldReader<'_>,
+        calls: &mut OpenCalls,
+    ) -> Result<(), RestoreError> {
         let mut queued = vec![false; calls.slots() as usize];
         for ready in [&mut self.single, &mut self.bulk] {
             for _ in 0..fields.count(READY_MAX)? {
@@ -138,7 +144,7 @@ impl Outgoing {
                     continue;
                 };
                 let twice = std::mem::replace(&mut queued[slot as usize], true);
-                if twice || call.pending.turn != Turn::Queued {
+                if twice || call.pending.turn != SendTurn::Queued {
                     return Err(
                         fields.damaged(format!("call {} has a turn that it does not wait for", call.id))
                     );
@@ -147,7 +153,7 @@ impl Outgoing {
         }
         let turns = (0..calls.slots())
             .filter_map(|slot| calls.get(slot))
-            .filter(|call| call.pending.turn == Turn::Queued);
+            .filter(|call| call.pending.turn == SendTurn::Queued);
         if turns.count() == queued.iter().filter(|queued| **queued).count() {
             Ok(())
         } else {
@@ -159,11 +165,11 @@ impl Outgoing {
         &mut self,
         fields: &mut FieldReader<'_>,
         restorer: &mut dyn Restorer,
-        call: &mut Call,
+        call: &mut OpenCall,
     ) -> Result<(), RestoreError> {
-        let turn = std::mem::replace(&mut call.pending.turn, Turn::Idle);
+        let turn = std::mem::replace(&mut call.pending.turn, SendTurn::Idle);
         let count = fields.count(STEPS_SAVED_MAX)?;
-        if (turn == Turn::Idle) != (count == 0) {
+        if (turn == SendTurn::Idle) != (count == 0) {
             return Err(fields.damaged(format!(
                 "call {} waits for a turn without a step, or the opposite",
                 call.id
@@ -209,7 +215,7 @@ impl OutStep {
             app_cost,
             wire_cost,
             body,
-            at: Cursor::default(),
+            at: SegmentCursor::default(),
             started,
             gathered: false,
             next: NONE,
@@ -230,10 +236,10 @@ impl OutStep {
 }
 
 /// The place that is `body` bytes behind the start of what a buffer describes.
-fn cursor_at(buffer: &Buffer, body: usize) -> Cursor {
-    let mut cursor = Cursor {
+fn cursor_at(buffer: &Buffer, body: usize) -> SegmentCursor {
+    let mut cursor = SegmentCursor {
         body,
-        ..Cursor::default()
+        ..SegmentCursor::default()
     };
     let mut left = body.saturating_sub(buffer.bytes.len()) as u64;
     for range in &buffer.foreign {
@@ -272,21 +278,21 @@ impl OutBody {
     }
 }
 
-impl Control {
+impl ControlFrame {
     fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         match self {
-            Control::Window { slot, wire } => {
+            ControlFrame::Window { slot, wire } => {
                 out.u8(control::WINDOW);
                 out.u32(*slot);
                 out.u64(*wire);
             }
-            Control::Cancel { wire, status, body } => {
+            ControlFrame::Cancel { wire, status, body } => {
                 out.u8(control::CANCEL);
                 out.u64(*wire);
                 out.code(*status);
                 body.save(saver, out);
             }
-            Control::Plain { kind, status, text } => {
+            ControlFrame::Plain { kind, status, text } => {
                 out.u8(control::PLAIN);
                 out.u8(*kind);
                 out.code(*status);
@@ -298,8 +304,8 @@ impl Control {
     fn restore(
         fields: &mut FieldReader<'_>,
         restorer: &mut dyn Restorer,
-        calls: &Calls,
-    ) -> Result<Control, RestoreError> {
+        calls: &OpenCalls,
+    ) -> Result<ControlFrame, RestoreError> {
         match fields.u8()? {
             control::WINDOW => {
                 let (slot, wire) = (fields.u32()?, fields.u64()?);
@@ -307,12 +313,12 @@ impl Control {
                     .get(slot)
                     .is_none_or(|call| call.wire != wire || call.window_queued);
                 if queued {
-                    Ok(Control::Window { slot, wire })
+                    Ok(ControlFrame::Window { slot, wire })
                 } else {
                     Err(fields.damaged("a window waits to be given back that is not due"))
                 }
             }
-            control::CANCEL => Ok(Control::Cancel {
+            control::CANCEL => Ok(ControlFrame::Cancel {
                 wire: fields.u64()?,
                 status: fields.code()?,
                 body: OutBody::restore(fields, restorer, Parts::CANCEL)?,
@@ -320,7 +326,7 @@ impl Control {
             control::PLAIN => {
                 let (kind, status, text) = (fields.u8()?, fields.code()?, fields.run()?);
                 if text.len() <= REASON_BYTES_MAX {
-                    Ok(Control::Plain {
+                    Ok(ControlFrame::Plain {
                         kind,
                         status,
                         text: text.to_vec(),

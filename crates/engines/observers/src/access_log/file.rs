@@ -14,25 +14,25 @@ const STDERR: &str = "/dev/stderr";
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    target: Target,
+    target: LogTarget,
 }
 
 #[derive(Debug)]
-enum Target {
+enum LogTarget {
     Stdout,
     Stderr,
-    File { file: File, identity: Identity },
+    File { file: File, identity: FileIdentity },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
+struct FileIdentity(u64, u64);
 
 impl LogFile {
     /// Opens a file for appending, and makes it if it is not there.
     pub fn open(path: &Path) -> io::Result<LogFile> {
         let target = match path.to_str() {
-            Some(STDOUT) => Target::Stdout,
-            Some(STDERR) => Target::Stderr,
+            Some(STDOUT) => LogTarget::Stdout,
+            Some(STDERR) => LogTarget::Stderr,
             _ => open(path)?,
         };
         Ok(LogFile {
@@ -44,37 +44,37 @@ impl LogFile {
     /// Writes whole lines at once, to the file that has the name now.
     pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match &mut self.target {
-            Target::Stdout => io::stdout()
+            LogTarget::Stdout => io::stdout()
                 .lock()
                 .write_all(lines)
                 .and_then(|()| io::stdout().flush()),
-            Target::Stderr => io::stderr().lock().write_all(lines),
-            Target::File { file, identity } => {
+            LogTarget::Stderr => io::stderr().lock().write_all(lines),
+            LogTarget::File { file, identity } => {
                 if identity_of(&self.path).is_ok_and(|now| now == *identity) {
                     return file.write_all(lines);
                 }
                 self.target = open(&self.path)?;
                 match &mut self.target {
-                    Target::File { file, .. } => file.write_all(lines),
-                    Target::Stdout | Target::Stderr => Ok(()),
+                    LogTarget::File { file, .. } => file.write_all(lines),
+                    LogTarget::Stdout | LogTarget::Stderr => Ok(()),
                 }
             }
         }
     }
 }
 
-fn open(path: &Path) -> io::Result<Target> {
+fn open(path: &Path) -> io::Result<LogTarget> {
     let file = OpenOptions::new().append(true).create(true).open(path)?;
     let metadata = file.metadata()?;
-    Ok(Target::File {
+    Ok(LogTarget::File {
         file,
-        identity: Identity(metadata.dev(), metadata.ino()),
+        identity: FileIdentity(metadata.dev(), metadata.ino()),
     })
 }
 
-fn identity_of(path: &Path) -> io::Result<Identity> {
+fn identity_of(path: &Path) -> io::Result<FileIdentity> {
     let metadata = std::fs::metadata(path)?;
-    Ok(Identity(metadata.dev(), metadata.ino()))
+    Ok(FileIdentity(metadata.dev(), metadata.ino()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::access_log::line::ContextPart;
 
 /// Which calls are logged, and how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Selection {
+pub(crate) struct CallSelection {
     pub(crate) statuses: [bool; Code::ALL.len()],
     pub(crate) duration_min_ns: Nanos,
     pub(crate) trace_context: bool,
@@ -21,16 +21,16 @@ pub(crate) struct Selection {
 
 /// Logs the calls of one datapath.
 pub struct LogFilter {
-    records: Inlet<Record>,
+    records: Inlet<LogRecord>,
     datapath_context: Arc<ContextPart>,
-    selection: Selection,
+    selection: CallSelection,
 }
 
 impl LogFilter {
     pub(crate) fn new(
-        records: Inlet<Record>,
+        records: Inlet<LogRecord>,
         datapath_context: Arc<ContextPart>,
-        selection: Selection,
+        selection: CallSelection,
     ) -> LogFilter {
         LogFilter {
             records,
@@ -60,7 +60,7 @@ pub struct LoggedCall {
 
 /// A call that has ended.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct LogRecord {
     pub(crate) datapath_context: Arc<ContextPart>,
     pub(crate) call: LoggedCall,
     pub(crate) ended: Ended,
@@ -96,7 +96,7 @@ impl Filter for LogFilter {
 
     fn ended(&mut self, call: LoggedCall, ended: &Ended) {
         let duration = ended.at.saturating_sub(call.began_at);
-        let Selection {
+        let CallSelection {
             statuses,
             duration_min_ns,
             ..
@@ -104,7 +104,7 @@ impl Filter for LogFilter {
         if !statuses[ended.code as usize] || duration < duration_min_ns {
             return;
         }
-        self.records.push(Record {
+        self.records.push(LogRecord {
             datapath_context: Arc::clone(&self.datapath_context),
             call,
             ended: *ended,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use provost_engine::{DatapathContext, Nanos, Side, WallClock, rfc3339};
 
-use crate::access_log::filter::Record;
+use crate::access_log::filter::LogRecord;
 
 /// What all lines of a datapath have in common, as JSON.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Appends the line of a call. (Writing to a `String` does not fail.)
-pub(crate) fn write_line(record: &Record, wall: &WallClock, out: &mut String) {
+pub(crate) fn write_line(record: &LogRecord, wall: &WallClock, out: &mut String) {
     let (call, ended) = (&record.call, &record.ended);
     let _ = write!(
         out,

@@ -22,7 +22,7 @@ use serde::Deserialize;
 pub use file::LogFile;
 pub use filter::{LogFilter, LoggedCall};
 
-use filter::{Record, Selection};
+use filter::{CallSelection, LogRecord};
 use line::ContextPart;
 
 const KIND: &str = "access-log";
@@ -92,9 +92,9 @@ impl Default for AccessLogConfig {
 /// A policy that logs.
 pub(crate) struct AccessLogPolicy {
     node: Arc<str>,
-    selection: Selection,
+    selection: CallSelection,
     path: String,
-    writer: Drain<Record>,
+    writer: Drain<LogRecord>,
 }
 
 impl FilterPolicy for AccessLogPolicy {
@@ -116,7 +116,7 @@ impl FilterPolicy for AccessLogPolicy {
             config.flush_interval_ms,
             1..=FLUSH_INTERVAL_MS_MAX,
         )?;
-        let selection = Selection {
+        let selection = CallSelection {
             statuses: crate::statuses(&config.status)?,
             duration_min_ns: config.duration_min_ms.saturating_mul(1_000_000),
             trace_context: config.trace_context,

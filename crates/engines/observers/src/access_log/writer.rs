@@ -7,7 +7,7 @@ use provost_engine::{Backlog, Drain, DrainOptions, WallClock};
 use provost_shm::now_ns;
 
 use crate::access_log::LogFile;
-use crate::access_log::filter::Record;
+use crate::access_log::filter::LogRecord;
 use crate::access_log::line::write_line;
 
 /// Lines that are written at once, at most; as many of one engine wake the writer ahead of its time.
@@ -16,10 +16,10 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// Starts it. A line waits so long for others at most.
 pub(crate) fn start(
-    backlog: Backlog<Record>,
+    backlog: Backlog<LogRecord>,
     mut file: LogFile,
     interval: Duration,
-) -> io::Result<Drain<Record>> {
+) -> io::Result<Drain<LogRecord>> {
     let options = DrainOptions {
         name: "access-log",
         stack_bytes: STACK_BYTES,

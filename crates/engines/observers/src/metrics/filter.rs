@@ -10,7 +10,7 @@ use provost_engine::{
 
 use crate::metrics::KIND;
 use crate::metrics::ledger::Gauge;
-use crate::metrics::shard::{EndedCall, Shard};
+use crate::metrics::shard::{EndedCall, OwnerShard};
 
 /// Version of what the filter saves of a datapath.
 const STATE_VERSION: u32 = 1;
@@ -20,7 +20,7 @@ const TIMED: Parts = Parts(Parts::BEGIN.0 | Parts::MESSAGE.0 | Parts::STATUS.0);
 
 /// Counts the calls of one datapath.
 pub struct MetricsFilter {
-    shard: Arc<Shard>,
+    shard: Arc<OwnerShard>,
     gauge: Arc<Gauge>,
     side: Side,
     /// For each method: whether its calls are counted.
@@ -29,7 +29,7 @@ pub struct MetricsFilter {
 
 impl MetricsFilter {
     pub(crate) fn new(
-        shard: Arc<Shard>,
+        shard: Arc<OwnerShard>,
         gauge: Arc<Gauge>,
         datapath_context: &DatapathContext,
     ) -> MetricsFilter {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use provost_engine::DatapathContext;
 
-use crate::metrics::shard::{Owner, Shard};
+use crate::metrics::shard::{OwnerShard, ShardOwner};
 use crate::metrics::totals::{MethodKey, Totals};
 
 /// Names a ledger among those of a process, and tells it from those of others.
@@ -14,18 +14,18 @@ use crate::metrics::totals::{MethodKey, Totals};
 pub(crate) struct LedgerId(pub(crate) [u64; 2]);
 
 /// See the module. Only the control plane takes its lock.
-pub(crate) struct Ledger {
+pub(crate) struct MetricsLedger {
     id: LedgerId,
     services_max: AtomicUsize,
     /// What was counted before, by another process.
     before: Totals,
-    open: Mutex<Open>,
+    open: Mutex<OpenGauges>,
 }
 
 #[derive(Default)]
-struct Open {
-    shards: Vec<Arc<Shard>>,
-    gauges: Vec<(Owner, Weak<Gauge>)>,
+struct OpenGauges {
+    shards: Vec<Arc<OwnerShard>>,
+    gauges: Vec<(ShardOwner, Weak<Gauge>)>,
 }
 
 /// Calls in flight on one datapath, by method. Only its runtime's thread writes it.
@@ -59,9 +59,9 @@ impl Gauge {
     }
 }
 
-impl Ledger {
-    pub(crate) fn new(id: LedgerId, before: Totals) -> Ledger {
-        Ledger {
+impl MetricsLedger {
+    pub(crate) fn new(id: LedgerId, before: Totals) -> MetricsLedger {
+        MetricsLedger {
             id,
             services_max: AtomicUsize::new(1),
             before,
@@ -78,26 +78,26 @@ impl Ledger {
     }
 
     /// Where the calls of a datapath are counted: with those of all datapaths of the same app, service and runtime.
-    pub(crate) fn shard(&self, datapath_context: &DatapathContext) -> Arc<Shard> {
+    pub(crate) fn shard(&self, datapath_context: &DatapathContext) -> Arc<OwnerShard> {
         let mut open = self.lock();
-        let mut owner = Owner::of(datapath_context);
+        let mut owner = ShardOwner::of(datapath_context);
         let mut methods = method_names(datapath_context);
         if !self.may_open(&open, &owner) {
-            owner = Owner::other(datapath_context.side);
+            owner = ShardOwner::other(datapath_context.side);
             methods = Arc::default();
         }
-        let is_it = |shard: &&Arc<Shard>| {
+        let is_it = |shard: &&Arc<OwnerShard>| {
             shard.owner == owner && shard.runtime == datapath_context.runtime && shard.methods == methods
         };
         if let Some(shard) = open.shards.iter().find(is_it) {
             return Arc::clone(shard);
         }
-        let shard = Arc::new(Shard::new(owner, datapath_context.runtime, methods));
+        let shard = Arc::new(OwnerShard::new(owner, datapath_context.runtime, methods));
         open.shards.push(Arc::clone(&shard));
         shard
     }
 
-    fn may_open(&self, open: &Open, owner: &Owner) -> bool {
+    fn may_open(&self, open: &OpenGauges, owner: &ShardOwner) -> bool {
         let owners = open.shards.iter().map(|shard| &shard.owner);
         let owners: BTreeSet<_> = owners.chain(self.before.owners()).collect();
         owners.contains(owner) || owners.len() < self.services_max.load(Relaxed)
@@ -116,7 +116,7 @@ impl Ledger {
         let mut open = self.lock();
         open.gauges.retain(|(_, gauge)| gauge.strong_count() > 0);
         open.gauges
-            .push((Owner::of(datapath_context), Arc::downgrade(&gauge)));
+            .push((ShardOwner::of(datapath_context), Arc::downgrade(&gauge)));
         gauge
     }
 
@@ -145,7 +145,7 @@ impl Ledger {
         in_flight
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenGauges> {
         // Whoever panicked with the lock has left nothing half done.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

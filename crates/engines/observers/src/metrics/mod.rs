@@ -26,7 +26,7 @@ use serde::Deserialize;
 pub use buckets::{LATENCY_SECONDS, SIZE_BYTES};
 pub use filter::{CallTally, MetricsFilter};
 
-use ledger::{Ledger, LedgerId};
+use ledger::{LedgerId, MetricsLedger};
 use totals::Totals;
 
 const KIND: &str = "metrics";
@@ -37,7 +37,7 @@ const SERVICES_MAX: usize = 4096;
 
 /// The ledgers of this process's policies, so that a policy that takes another's place goes on counting in the same one:
 /// nothing is lost between the moment when the old one was saved and the last call that it sees.
-static LIVE: Mutex<BTreeMap<LedgerId, Weak<Ledger>>> = Mutex::new(BTreeMap::new());
+static LIVE: Mutex<BTreeMap<LedgerId, Weak<MetricsLedger>>> = Mutex::new(BTreeMap::new());
 
 /// Every key with its default.
 const EXAMPLE: &str = "\
@@ -61,7 +61,7 @@ impl Default for MetricsConfig {
 
 /// A policy that counts.
 pub(crate) struct MetricsPolicy {
-    ledger: Arc<Ledger>,
+    ledger: Arc<MetricsLedger>,
 }
 
 impl FilterPolicy for MetricsPolicy {
@@ -113,7 +113,7 @@ impl FilterPolicy for MetricsPolicy {
 
 /// The ledger to count in: that of the predecessor, if it is in this process, else one that begins with what the
 /// predecessor saved.
-fn ledger(shared: Option<&SharedState>) -> Result<Arc<Ledger>, ConfigError> {
+fn ledger(shared: Option<&SharedState>) -> Result<Arc<MetricsLedger>, ConfigError> {
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     live.retain(|_, ledger| ledger.strong_count() > 0);
     let saved = shared.filter(|shared| !shared.bytes.is_empty());
@@ -136,7 +136,7 @@ fn ledger(shared: Option<&SharedState>) -> Result<Arc<Ledger>, ConfigError> {
         return Ok(shared);
     }
     let id = LedgerId([RandomState::new().hash_one(0), RandomState::new().hash_one(1)]);
-    let ledger = Arc::new(Ledger::new(id, totals));
+    let ledger = Arc::new(MetricsLedger::new(id, totals));
     live.insert(id, Arc::downgrade(&ledger));
     Ok(ledger)
 }

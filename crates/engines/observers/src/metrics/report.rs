@@ -23,7 +23,7 @@ const fn metric(
 }
 
 /// Of one side of calls.
-struct Names {
+struct SideNames {
     started: &'static MetricDescription,
     duration: &'static MetricDescription,
     sent: &'static MetricDescription,
@@ -114,14 +114,14 @@ pub(super) const METRICS: &[&MetricDescription] = &[
     &DESCRIBED[10],
 ];
 
-static CLIENT: Names = Names {
+static CLIENT: SideNames = SideNames {
     started: &DESCRIBED[0],
     duration: &DESCRIBED[1],
     sent: &DESCRIBED[2],
     received: &DESCRIBED[3],
 };
 
-static SERVER: Names = Names {
+static SERVER: SideNames = SideNames {
     started: &DESCRIBED[4],
     duration: &DESCRIBED[5],
     sent: &DESCRIBED[6],
@@ -131,7 +131,7 @@ static SERVER: Names = Names {
 static IN_FLIGHT: &MetricDescription = &DESCRIBED[8];
 static TIME_IN_QUEUE: [&MetricDescription; 2] = [&DESCRIBED[9], &DESCRIBED[10]];
 
-fn names(side: Side) -> &'static Names {
+fn names(side: Side) -> &'static SideNames {
     match side {
         Side::Client => &CLIENT,
         Side::Server => &SERVER,
@@ -179,7 +179,7 @@ pub(crate) fn report(totals: &Totals, in_flight: &BTreeMap<MethodKey, u64>, sink
 }
 
 fn report_series(
-    of: &Names,
+    of: &SideNames,
     app: &str,
     method: &str,
     status: &str,

@@ -19,23 +19,23 @@ const OVERFLOW: usize = 0;
 
 /// Whose calls a shard counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Owner {
+pub(crate) struct ShardOwner {
     pub(crate) app: Arc<str>,
     pub(crate) service: Arc<str>,
     pub(crate) side: Side,
 }
 
-impl Owner {
-    pub(crate) fn of(datapath_context: &DatapathContext) -> Owner {
-        Owner {
+impl ShardOwner {
+    pub(crate) fn of(datapath_context: &DatapathContext) -> ShardOwner {
+        ShardOwner {
             app: Arc::clone(&datapath_context.app.name),
             service: Arc::clone(&datapath_context.service),
             side: datapath_context.side,
         }
     }
 
-    pub(crate) fn other(side: Side) -> Owner {
-        Owner {
+    pub(crate) fn other(side: Side) -> ShardOwner {
+        ShardOwner {
             app: OTHER.into(),
             service: OTHER.into(),
             side,
@@ -45,26 +45,26 @@ impl Owner {
 
 /// Counters of one owner on one runtime. Only that runtime's thread writes them.
 #[derive(Debug)]
-pub(crate) struct Shard {
-    pub(crate) owner: Owner,
+pub(crate) struct OwnerShard {
+    pub(crate) owner: ShardOwner,
     pub(crate) runtime: usize,
     /// Names of methods, by index.
     pub(crate) methods: Arc<[Arc<str>]>,
     started: Box<[Tally]>,
-    queued: Box<[Queued]>,
+    queued: Box<[QueueTimes]>,
     /// For each method and status the place of its series; 0 until there is one, and when there is no room for one.
     places: Box<[AtomicU16]>,
-    series: Box<[Series]>,
+    series: Box<[CallSeries]>,
     /// Series in use, the overflow among them.
     used: Tally,
 }
 
 /// How long steps of one method were in the service, by their [`Direction`].
-pub(crate) type Queued = [TallyHistogram<LATENCIES>; 2];
+pub(crate) type QueueTimes = [TallyHistogram<LATENCIES>; 2];
 
 /// What is counted of the calls of one method that ended with one status.
 #[derive(Debug, Default)]
-pub(crate) struct Series {
+pub(crate) struct CallSeries {
     pub(crate) latency: TallyHistogram<LATENCIES>,
     pub(crate) sent: TallyHistogram<SIZE_CLASSES>,
     pub(crate) received: TallyHistogram<SIZE_CLASSES>,
@@ -80,18 +80,18 @@ pub(crate) struct EndedCall {
     pub(crate) received_bytes: u64,
 }
 
-impl Shard {
+impl OwnerShard {
     /// The methods are those of a datapath context, or none for what is beyond a bound.
-    pub(crate) fn new(owner: Owner, runtime: usize, methods: Arc<[Arc<str>]>) -> Shard {
+    pub(crate) fn new(owner: ShardOwner, runtime: usize, methods: Arc<[Arc<str>]>) -> OwnerShard {
         let count = methods.len().max(1);
         let room = (1 + count * (1 + STATUSES_PER_METHOD) + STATUSES_SPARE).min(SERIES_MAX);
-        Shard {
+        OwnerShard {
             owner,
             runtime,
             started: (0..count).map(|_| Tally::default()).collect(),
-            queued: (0..count).map(|_| Queued::default()).collect(),
+            queued: (0..count).map(|_| QueueTimes::default()).collect(),
             places: (0..count * Code::ALL.len()).map(|_| AtomicU16::new(0)).collect(),
-            series: (0..room).map(|_| Series::default()).collect(),
+            series: (0..room).map(|_| CallSeries::default()).collect(),
             used: {
                 let used = Tally::default();
                 used.set(1);
@@ -150,13 +150,13 @@ impl Shard {
     }
 
     /// How long steps were in the service, by method.
-    pub(crate) fn queued_times(&self) -> impl Iterator<Item = (Arc<str>, &Queued)> {
+    pub(crate) fn queued_times(&self) -> impl Iterator<Item = (Arc<str>, &QueueTimes)> {
         let times = self.queued.iter().enumerate();
         times.map(|(method, times)| (self.method_name(method), times))
     }
 
     /// What ended, by method and status; `None` for both in the series for which there was no room.
-    pub(crate) fn ended(&self) -> impl Iterator<Item = (Arc<str>, Option<Code>, &Series)> {
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (Arc<str>, Option<Code>, &CallSeries)> {
         let places = self.places.iter().enumerate().filter_map(|(at, place)| {
             let place = usize::from(place.load(Ordering::Relaxed));
             let code = Code::ALL[at % Code::ALL.len()];
@@ -187,9 +187,9 @@ mod tests {
         }
     }
 
-    fn shard(methods: usize) -> Shard {
+    fn shard(methods: usize) -> OwnerShard {
         let methods: Vec<Arc<str>> = (0..methods).map(|at| format!("M{at}").into()).collect();
-        Shard::new(Owner::other(Side::Client), 0, methods.into())
+        OwnerShard::new(ShardOwner::other(Side::Client), 0, methods.into())
     }
 
     #[test]

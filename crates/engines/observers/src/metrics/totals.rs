@@ -9,7 +9,7 @@ use provost_engine::{Code, RestoreError, Side};
 use crate::metrics::KIND;
 use crate::metrics::buckets::{Histogram, LATENCIES, SIZE_CLASSES};
 use crate::metrics::ledger::LedgerId;
-use crate::metrics::shard::{Owner, Shard};
+use crate::metrics::shard::{OwnerShard, ShardOwner};
 
 /// A status as a place in a table; [`Code::ALL`]'s length for those that were put together.
 pub(crate) type StatusPlace = u8;
@@ -19,7 +19,7 @@ pub(crate) const STATUS_OTHER: StatusPlace = Code::ALL.len() as StatusPlace;
 /// A method of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct MethodKey {
-    pub(crate) owner: Owner,
+    pub(crate) owner: ShardOwner,
     pub(crate) method: Arc<str>,
 }
 
@@ -54,12 +54,12 @@ impl SeriesTotals {
 
 impl Totals {
     /// How many owners there are.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &Owner> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &ShardOwner> {
         self.methods.keys().map(|key| &key.owner)
     }
 
     /// Adds what a shard has counted.
-    pub(crate) fn add(&mut self, shard: &Shard) {
+    pub(crate) fn add(&mut self, shard: &OwnerShard) {
         // What ended is read before what began: there are never more ends than beginnings.
         for (method, code, series) in shard.ended() {
             let read = SeriesTotals {
@@ -86,7 +86,7 @@ impl Totals {
     }
 }
 
-fn key(shard: &Shard, method: Arc<str>) -> MethodKey {
+fn key(shard: &OwnerShard, method: Arc<str>) -> MethodKey {
     MethodKey {
         owner: shard.owner.clone(),
         method,
@@ -135,7 +135,7 @@ fn load(reader: &mut FieldReader<'_>) -> Result<(LedgerId, Totals), RestoreError
     let mut keys = Vec::new();
     for _ in 0..reader.u32()? {
         let (app, service, method) = (reader.text()?, reader.text()?, reader.text()?);
-        let owner = Owner {
+        let owner = ShardOwner {
             app: app.into(),
             service: service.into(),
             side: if reader.flag()? {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use provost_engine::{Code, ConfigError, DatapathContext, check_range};
 use serde::Deserialize;
 
-use crate::tap::redaction::Rules;
+use crate::tap::redaction::RedactionRules;
 
 /// Samples that are kept, at most.
 const SAMPLES_MAX: usize = 65_536;
@@ -84,7 +84,7 @@ impl Default for TapConfig {
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct TapBounds {
     pub(crate) samples: usize,
     pub(crate) steps: usize,
     pub(crate) sample_bytes: usize,
@@ -93,17 +93,17 @@ pub(crate) struct Bounds {
 
 /// Which calls are sampled.
 #[derive(Clone, Debug)]
-pub(crate) struct Selection {
+pub(crate) struct SampleSelection {
     /// Random numbers below this.
     pub(crate) below: u64,
     pub(crate) statuses: [bool; Code::ALL.len()],
-    pub(crate) metadata: Vec<(String, Wanted)>,
+    pub(crate) metadata: Vec<(String, WantedValue)>,
     methods: Vec<String>,
 }
 
 /// What a metadata value must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedValue {
     Any,
     Exactly(String),
 }
@@ -122,8 +122,8 @@ impl TapConfig {
         Ok(())
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds {
+    pub(crate) fn bounds(&self) -> TapBounds {
+        TapBounds {
             samples: self.samples_max,
             steps: self.steps_max,
             sample_bytes: self.sample_bytes_max,
@@ -131,8 +131,8 @@ impl TapConfig {
         }
     }
 
-    pub(crate) fn rules(&self) -> Rules {
-        Rules {
+    pub(crate) fn rules(&self) -> RedactionRules {
+        RedactionRules {
             fields: self.redact.clone(),
             bytes: self.redact_bytes,
             metadata: self
@@ -143,12 +143,12 @@ impl TapConfig {
         }
     }
 
-    pub(crate) fn selection(&self) -> Result<Selection, ConfigError> {
+    pub(crate) fn selection(&self) -> Result<SampleSelection, ConfigError> {
         let wanted = |value: &String| match value.as_str() {
-            "*" => Wanted::Any,
-            value => Wanted::Exactly(value.to_owned()),
+            "*" => WantedValue::Any,
+            value => WantedValue::Exactly(value.to_owned()),
         };
-        Ok(Selection {
+        Ok(SampleSelection {
             // 100 per cent saturate.
             below: (self.percentage / 100.0 * u64::MAX as f64) as u64,
             statuses: crate::statuses(&self.status)?,
@@ -162,7 +162,7 @@ impl TapConfig {
     }
 }
 
-impl Selection {
+impl SampleSelection {
     /// For each method of a datapath context whether its calls may be sampled.
     pub(crate) fn methods_of(&self, datapath_context: &DatapathContext) -> Box<[bool]> {
         let matches = |pattern: &String, path: &str| match pattern.strip_suffix('*') {

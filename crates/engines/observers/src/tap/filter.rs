@@ -7,9 +7,9 @@ use provost_datapath::BodyForm;
 use provost_engine::{CallState, Contents, DatapathContext, Ended, Filter, Parts, StepView, Verdict, Watch};
 use provost_random::SeededRandom;
 
-use crate::tap::config::{Selection, Wanted};
-use crate::tap::pool::{Pool, RecordedStep, Sampling};
-use crate::tap::redaction::Redaction;
+use crate::tap::config::{SampleSelection, WantedValue};
+use crate::tap::pool::{OpenSample, RecordPool, RecordedStep};
+use crate::tap::redaction::CompiledRedaction;
 
 /// Steps that are seen; windows are not for people.
 const SEEN: Parts = Parts::BEGIN
@@ -21,8 +21,8 @@ const SEEN: Parts = Parts::BEGIN
 
 /// Samples the calls of one datapath.
 pub struct TapFilter {
-    pool: Arc<Pool>,
-    selection: Selection,
+    pool: Arc<RecordPool>,
+    selection: SampleSelection,
     datapath_context: Arc<TapContext>,
     /// For each method whether its calls may be sampled.
     methods: Box<[bool]>,
@@ -34,24 +34,24 @@ pub struct TapFilter {
 #[derive(Debug)]
 pub(crate) struct TapContext {
     pub(crate) datapath_context: Arc<DatapathContext>,
-    pub(crate) redaction: Redaction,
+    pub(crate) redaction: CompiledRedaction,
 }
 
 /// What is kept of a call in flight: a record, if it is sampled. (A call that is in flight when the policy is changed
 /// is not sampled to its end.)
 #[derive(Default)]
 pub struct TappedCall {
-    sampling: Option<Sampling>,
+    sampling: Option<OpenSample>,
 }
 
 impl CallState for TappedCall {}
 
 impl TapFilter {
     pub(crate) fn new(
-        pool: Arc<Pool>,
-        selection: Selection,
+        pool: Arc<RecordPool>,
+        selection: SampleSelection,
         datapath_context: &DatapathContext,
-        redaction: Redaction,
+        redaction: CompiledRedaction,
     ) -> TapFilter {
         TapFilter {
             pool,
@@ -65,14 +65,14 @@ impl TapFilter {
         }
     }
 
-    fn begin(&mut self, step: &mut StepView<'_>) -> Option<Sampling> {
+    fn begin(&mut self, step: &mut StepView<'_>) -> Option<OpenSample> {
         let method = step.method_index();
         if !*self.methods.get(usize::from(method))? || self.random.number() > self.selection.below {
             return None;
         }
-        let matches = |(key, wanted): &(String, Wanted)| match (step.metadata(key), wanted) {
-            (Some(_), Wanted::Any) => true,
-            (Some(value), Wanted::Exactly(wanted)) => value == wanted.as_bytes(),
+        let matches = |(key, wanted): &(String, WantedValue)| match (step.metadata(key), wanted) {
+            (Some(_), WantedValue::Any) => true,
+            (Some(value), WantedValue::Exactly(wanted)) => value == wanted.as_bytes(),
             (None, _) => false,
         };
         if !self.selection.metadata.iter().all(matches) {
@@ -114,7 +114,7 @@ impl Filter for TapFilter {
     }
 }
 
-fn copy(sampling: &mut Sampling, step: &mut StepView<'_>) {
+fn copy(sampling: &mut OpenSample, step: &mut StepView<'_>) {
     let (parts, message_bytes) = (step.parts(), step.message_bytes());
     let recorded = RecordedStep {
         direction: step.direction(),

@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use provost_engine::{Sample, SampleBatch, SampledStep, WallClock};
 use provost_shm::now_ns;
 
-use crate::tap::config::Bounds;
+use crate::tap::config::TapBounds;
 use crate::tap::json;
-use crate::tap::pool::{Pool, Record, RecordedStep};
+use crate::tap::pool::{RecordPool, RecordedStep, SampleRecord};
 
 /// See the module. Only the control plane takes its lock.
-pub(crate) struct History {
-    pool: Arc<Pool>,
+pub(crate) struct SampleHistory {
+    pool: Arc<RecordPool>,
     policy: Arc<str>,
-    bounds: Bounds,
-    kept: Mutex<Kept>,
+    bounds: TapBounds,
+    kept: Mutex<KeptSample>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptSample {
     samples: VecDeque<Arc<Sample>>,
     bytes: usize,
     /// Number of the next sample.
@@ -28,13 +28,13 @@ struct Kept {
     overwritten: u64,
 }
 
-impl History {
-    pub(crate) fn new(pool: Arc<Pool>, policy: Arc<str>, bounds: Bounds) -> History {
-        let kept = Kept {
+impl SampleHistory {
+    pub(crate) fn new(pool: Arc<RecordPool>, policy: Arc<str>, bounds: TapBounds) -> SampleHistory {
+        let kept = KeptSample {
             overwritten: pool.overwritten(),
-            ..Kept::default()
+            ..KeptSample::default()
         };
-        History {
+        SampleHistory {
             pool,
             policy,
             bounds,
@@ -69,7 +69,7 @@ impl History {
     }
 
     /// Takes what the data path has finished. As much as the ring holds, at most: others may be coming meanwhile.
-    fn collect(&self, kept: &mut Kept) {
+    fn collect(&self, kept: &mut KeptSample) {
         let overwritten = self.pool.overwritten();
         kept.next += overwritten - kept.overwritten;
         kept.overwritten = overwritten;
@@ -92,7 +92,7 @@ impl History {
         }
     }
 
-    fn sample(&self, record: &Record, number: u64, wall: &WallClock) -> Option<Sample> {
+    fn sample(&self, record: &SampleRecord, number: u64, wall: &WallClock) -> Option<Sample> {
         let tap = record.datapath_context.as_ref()?;
         let mut sample = Sample {
             number,
@@ -111,13 +111,13 @@ impl History {
         Some(sample)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptSample> {
         // Whoever panicked with the lock has left samples that are whole.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn sampled(step: &RecordedStep, record: &Record) -> SampledStep {
+fn sampled(step: &RecordedStep, record: &SampleRecord) -> SampledStep {
     let bytes = |place: &std::ops::Range<usize>| record.bytes.get(place.clone()).unwrap_or_default().to_vec();
     SampledStep {
         direction: step.direction,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::tap::filter::TapContext;
 use crate::tap::message::{Printer, REDACTED, shown_bytes};
-use crate::tap::redaction::Redaction;
+use crate::tap::redaction::CompiledRedaction;
 use crate::tap::repeated::RedactedValues;
 
 /// The call on one line.
@@ -119,7 +119,7 @@ fn of_message(step: &SampledStep, method: u16, tap: &TapContext, redacted: &Reda
 }
 
 /// A key that occurs several times has a list.
-fn of_metadata(block: &[u8], (redaction, redacted): (&Redaction, &RedactedValues), out: &mut Value) {
+fn of_metadata(block: &[u8], (redaction, redacted): (&CompiledRedaction, &RedactedValues), out: &mut Value) {
     let mut fields = Map::new();
     for (key, value) in metadata::entries(block) {
         let shown = match key {

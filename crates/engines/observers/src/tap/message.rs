@@ -3,7 +3,7 @@
 use provost_schema::{Cardinality, EnumId, Field, MessageId, Pair, Schema, Slot, Type};
 use serde_json::{Map, Value};
 
-use crate::tap::redaction::{Hidden, Redaction};
+use crate::tap::redaction::{CompiledRedaction, HiddenFields};
 use crate::tap::repeated::RedactedValues;
 
 /// What stands where something is hidden.
@@ -14,7 +14,7 @@ const NESTING_MAX: usize = 101;
 /// A message that was checked when it was gathered or received. What makes no sense all the same is left out.
 pub(crate) struct Printer<'a> {
     pub(crate) schema: &'a Schema,
-    pub(crate) redaction: &'a Redaction,
+    pub(crate) redaction: &'a CompiledRedaction,
     /// Where what is hidden is noted.
     pub(crate) redacted: &'a RedactedValues,
     pub(crate) bytes: &'a [u8],
@@ -25,10 +25,10 @@ pub(crate) struct Printer<'a> {
 impl<'a> Printer<'a> {
     /// The whole message; `None` if it is none of this type.
     pub(crate) fn print(&self, message: MessageId) -> Option<Value> {
-        self.message(message, 0, &Hidden::of_root(self.redaction, message), 0)
+        self.message(message, 0, &HiddenFields::of_root(self.redaction, message), 0)
     }
 
-    fn message(&self, id: MessageId, base: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn message(&self, id: MessageId, base: usize, hidden: &HiddenFields<'a>, depth: usize) -> Option<Value> {
         if depth >= NESTING_MAX {
             return None;
         }
@@ -55,7 +55,13 @@ impl<'a> Printer<'a> {
 
     /// `Some(None)`: it is not set, or has its default without presence.
     #[allow(clippy::option_option, reason = "the outer one is for what makes no sense")]
-    fn field(&self, field: &Field, base: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Option<Value>> {
+    fn field(
+        &self,
+        field: &Field,
+        base: usize,
+        hidden: &HiddenFields<'a>,
+        depth: usize,
+    ) -> Option<Option<Value>> {
         let at = base + field.offset as usize;
         let within = hidden.of_field(self.redaction, field);
         let is_set = match &field.cardinality {
@@ -79,7 +85,7 @@ impl<'a> Printer<'a> {
 
     /// A field as it is, with what is hidden.
     fn whole(&self, field: &Field, base: usize, depth: usize) -> Option<Value> {
-        let (nothing, unused) = (Redaction::default(), RedactedValues::default());
+        let (nothing, unused) = (CompiledRedaction::default(), RedactedValues::default());
         let printer = Printer {
             schema: self.schema,
             redaction: &nothing,
@@ -87,11 +93,11 @@ impl<'a> Printer<'a> {
             bytes: self.bytes,
             window_at: self.window_at,
         };
-        printer.value(field, base, &Hidden::default(), depth)
+        printer.value(field, base, &HiddenFields::default(), depth)
     }
 
     /// The value of a field that is set.
-    fn value(&self, field: &Field, base: usize, within: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn value(&self, field: &Field, base: usize, within: &HiddenFields<'a>, depth: usize) -> Option<Value> {
         let at = base + field.offset as usize;
         match &field.cardinality {
             Cardinality::Implicit | Cardinality::OneofMember => self.member(field.ty, at, within, depth),
@@ -103,7 +109,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn list(&self, ty: Type, at: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn list(&self, ty: Type, at: usize, hidden: &HiddenFields<'a>, depth: usize) -> Option<Value> {
         let (start, count) = self.block(at)?;
         let size = self.element_bytes(ty);
         let element = |n: usize| self.element(ty, start + n * size, hidden, depth);
@@ -113,7 +119,14 @@ impl<'a> Printer<'a> {
             .map(Value::Array)
     }
 
-    fn map(&self, ty: Type, pair: &Pair, at: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn map(
+        &self,
+        ty: Type,
+        pair: &Pair,
+        at: usize,
+        hidden: &HiddenFields<'a>,
+        depth: usize,
+    ) -> Option<Value> {
         let (start, count) = self.block(at)?;
         let mut out = Map::new();
         for n in 0..count {
@@ -129,7 +142,7 @@ impl<'a> Printer<'a> {
     }
 
     /// A value of a field: a message is elsewhere.
-    fn member(&self, ty: Type, at: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn member(&self, ty: Type, at: usize, hidden: &HiddenFields<'a>, depth: usize) -> Option<Value> {
         match ty {
             Type::Message(id) => {
                 let place = self.place(self.word(at)?)?;
@@ -140,7 +153,7 @@ impl<'a> Printer<'a> {
     }
 
     /// A value of a list or map: a message is there itself.
-    fn element(&self, ty: Type, at: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {
+    fn element(&self, ty: Type, at: usize, hidden: &HiddenFields<'a>, depth: usize) -> Option<Value> {
         match ty {
             Type::Message(id) => self.message(id, at, hidden, depth + 1),
             _ => self.scalar(ty, at),

@@ -24,10 +24,10 @@ use provost_engine::{
 
 pub use filter::{TapFilter, TappedCall};
 
-use config::{Selection, TapConfig};
-use history::History;
-use pool::{Counts, Pool};
-use redaction::Rules;
+use config::{SampleSelection, TapConfig};
+use history::SampleHistory;
+use pool::{RecordPool, SampleCounts};
+use redaction::RedactionRules;
 
 const KIND: &str = "tap";
 /// Version of what is saved.
@@ -60,10 +60,10 @@ static BYTES: MetricDescription = MetricDescription {
 
 /// A policy that samples.
 pub(crate) struct TapPolicy {
-    selection: Selection,
-    rules: Rules,
-    pool: Arc<Pool>,
-    history: History,
+    selection: SampleSelection,
+    rules: RedactionRules,
+    pool: Arc<RecordPool>,
+    history: SampleHistory,
 }
 
 impl FilterPolicy for TapPolicy {
@@ -80,11 +80,11 @@ impl FilterPolicy for TapPolicy {
         shared: Option<&SharedState>,
     ) -> Result<TapPolicy, ConfigError> {
         config.check()?;
-        let pool = Arc::new(Pool::new(config.bounds(), restore(shared)?));
+        let pool = Arc::new(RecordPool::new(config.bounds(), restore(shared)?));
         Ok(TapPolicy {
             selection: config.selection()?,
             rules: config.rules(),
-            history: History::new(
+            history: SampleHistory::new(
                 Arc::clone(&pool),
                 Arc::clone(&environment.policy),
                 config.bounds(),
@@ -116,11 +116,11 @@ impl FilterPolicy for TapPolicy {
     }
 }
 
-fn restore(saved: Option<&SharedState>) -> Result<Counts, ConfigError> {
+fn restore(saved: Option<&SharedState>) -> Result<SampleCounts, ConfigError> {
     let Some(saved) = saved.filter(|saved| !saved.bytes.is_empty()) else {
-        return Ok(Counts::default());
+        return Ok(SampleCounts::default());
     };
-    let counts = saved.numbers(STATE_VERSION).map(Counts::of);
+    let counts = saved.numbers(STATE_VERSION).map(SampleCounts::of);
     counts.ok_or_else(|| ConfigError::new("", "the predecessor's counters cannot be read"))
 }
 

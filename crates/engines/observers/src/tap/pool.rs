@@ -16,12 +16,12 @@ use crossbeam_queue::ArrayQueue;
 use provost_datapath::BodyForm;
 use provost_engine::{Code, Contents, Direction, Nanos, Parts};
 
-use crate::tap::config::Bounds;
+use crate::tap::config::TapBounds;
 use crate::tap::filter::TapContext;
 
 /// The steps of one call, as they were.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct SampleRecord {
     /// `None` only before it is used. (While it is free, it is the datapath context where it was used last.)
     pub(crate) datapath_context: Option<Arc<TapContext>>,
     pub(crate) call: u64,
@@ -53,15 +53,15 @@ pub(crate) struct RecordedStep {
 
 /// What happened to samples, since before there was this process.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct SampleCounts {
     samples: AtomicU64,
     overwritten: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Counts {
-    pub(crate) fn of([samples, overwritten, dropped]: [u64; 3]) -> Counts {
-        Counts {
+impl SampleCounts {
+    pub(crate) fn of([samples, overwritten, dropped]: [u64; 3]) -> SampleCounts {
+        SampleCounts {
             samples: samples.into(),
             overwritten: overwritten.into(),
             dropped: dropped.into(),
@@ -73,27 +73,27 @@ impl Counts {
     }
 }
 
-pub(crate) struct Pool {
-    free: ArrayQueue<Box<Record>>,
-    full: ArrayQueue<Box<Record>>,
-    bounds: Bounds,
+pub(crate) struct RecordPool {
+    free: ArrayQueue<Box<SampleRecord>>,
+    full: ArrayQueue<Box<SampleRecord>>,
+    bounds: TapBounds,
     /// Capacity of all records' bytes.
     bytes: AtomicUsize,
-    pub(crate) counts: Counts,
+    pub(crate) counts: SampleCounts,
 }
 
-impl Pool {
-    pub(crate) fn new(bounds: Bounds, counts: Counts) -> Pool {
+impl RecordPool {
+    pub(crate) fn new(bounds: TapBounds, counts: SampleCounts) -> RecordPool {
         let free = ArrayQueue::new(bounds.samples);
         for _ in 0..bounds.samples {
-            let record = Record {
+            let record = SampleRecord {
                 steps: Vec::with_capacity(bounds.steps),
-                ..Record::default()
+                ..SampleRecord::default()
             };
             // There is room for as many.
             let _ = free.push(Box::new(record));
         }
-        Pool {
+        RecordPool {
             free,
             full: ArrayQueue::new(bounds.samples),
             bounds,
@@ -107,14 +107,14 @@ impl Pool {
     }
 
     /// A record for a call: one that is free, else the oldest that nobody has read.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Sampling> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<OpenSample> {
         let record = self.free.pop().or_else(|| {
             let oldest = self.full.pop()?;
             self.counts.overwritten.fetch_add(1, Relaxed);
             Some(oldest)
         });
         match record {
-            Some(record) => Some(Sampling {
+            Some(record) => Some(OpenSample {
                 record: Some(record),
                 pool: Arc::clone(self),
             }),
@@ -125,12 +125,12 @@ impl Pool {
         }
     }
 
-    /// The oldest record that nobody has read. It is given back with [`Pool::give`].
-    pub(crate) fn take_full(&self) -> Option<Box<Record>> {
+    /// The oldest record that nobody has read. It is given back with [`RecordPool::give`].
+    pub(crate) fn take_full(&self) -> Option<Box<SampleRecord>> {
         self.full.pop()
     }
 
-    pub(crate) fn give(&self, record: Box<Record>) {
+    pub(crate) fn give(&self, record: Box<SampleRecord>) {
         // There is room for as many as there are.
         let _ = self.free.push(record);
     }
@@ -162,12 +162,12 @@ impl Pool {
 }
 
 /// A call that is being sampled. When it is dropped before its end, its record is free again.
-pub(crate) struct Sampling {
-    record: Option<Box<Record>>,
-    pool: Arc<Pool>,
+pub(crate) struct OpenSample {
+    record: Option<Box<SampleRecord>>,
+    pool: Arc<RecordPool>,
 }
 
-impl Sampling {
+impl OpenSample {
     pub(crate) fn begin(&mut self, datapath_context: &Arc<TapContext>, call: u64, method: u16, now: Nanos) {
         let Some(record) = &mut self.record else { return };
         // A record is mostly used again where it was used before.
@@ -242,7 +242,7 @@ impl Sampling {
     }
 }
 
-impl Drop for Sampling {
+impl Drop for OpenSample {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
             self.pool.give(record);
@@ -256,14 +256,14 @@ mod tests {
 
     use super::*;
 
-    fn pool(samples: usize, bytes: usize) -> Arc<Pool> {
-        let bounds = Bounds {
+    fn pool(samples: usize, bytes: usize) -> Arc<RecordPool> {
+        let bounds = TapBounds {
             samples,
             steps: 2,
             sample_bytes: 64,
             bytes,
         };
-        Arc::new(Pool::new(bounds, Counts::default()))
+        Arc::new(RecordPool::new(bounds, SampleCounts::default()))
     }
 
     fn step() -> RecordedStep {

@@ -7,7 +7,7 @@ use provost_schema::{Field, MessageId, Schema, Type};
 
 /// As the operator wrote it.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct RedactionRules {
     pub(crate) fields: Vec<String>,
     pub(crate) bytes: bool,
     pub(crate) metadata: BTreeSet<String>,
@@ -15,30 +15,30 @@ pub(crate) struct Rules {
 
 /// The same, with the numbers of a schema.
 #[derive(Debug, Default)]
-pub(crate) struct Redaction {
+pub(crate) struct CompiledRedaction {
     /// From a request or response message.
-    pub(crate) roots: HashMap<MessageId, Node>,
+    pub(crate) roots: HashMap<MessageId, HiddenNode>,
     /// From a message wherever it occurs.
-    pub(crate) anywhere: HashMap<MessageId, Node>,
+    pub(crate) anywhere: HashMap<MessageId, HiddenNode>,
     pub(crate) bytes: bool,
     pub(crate) metadata: BTreeSet<String>,
 }
 
 /// Fields of a message that are hidden, or have hidden fields in them.
 #[derive(Debug, Default)]
-pub(crate) struct Node {
+pub(crate) struct HiddenNode {
     pub(crate) is_hidden: bool,
-    pub(crate) fields: BTreeMap<u32, Node>,
+    pub(crate) fields: BTreeMap<u32, HiddenNode>,
 }
 
-impl Rules {
+impl RedactionRules {
     /// Finds the fields in the schema of a datapath context. A path that leads nowhere is an error: it might be a misspelt one, and
     /// what it was to hide would be shown.
-    pub(crate) fn compile(&self, datapath_context: &DatapathContext) -> Result<Redaction, String> {
-        let mut redaction = Redaction {
+    pub(crate) fn compile(&self, datapath_context: &DatapathContext) -> Result<CompiledRedaction, String> {
+        let mut redaction = CompiledRedaction {
             bytes: self.bytes,
             metadata: self.metadata.clone(),
-            ..Redaction::default()
+            ..CompiledRedaction::default()
         };
         for path in &self.fields {
             match path.strip_prefix('.') {
@@ -50,7 +50,7 @@ impl Rules {
     }
 }
 
-impl Redaction {
+impl CompiledRedaction {
     /// `shop.Card.number`: of a message by its full name. A schema without that message has nothing to hide.
     fn hide_anywhere(&mut self, schema: &Schema, path: &str) -> Result<(), String> {
         let messages = schema.messages.iter().enumerate();
@@ -107,7 +107,7 @@ impl Redaction {
 }
 
 /// Marks a field, found from a message by the names on the way.
-fn hide(schema: &Schema, node: &mut Node, message: MessageId, path: &str) -> Result<(), String> {
+fn hide(schema: &Schema, node: &mut HiddenNode, message: MessageId, path: &str) -> Result<(), String> {
     let (name, rest) = match path.split_once('.') {
         Some((name, rest)) => (name, Some(rest)),
         None => (path, None),
@@ -130,22 +130,26 @@ fn hide(schema: &Schema, node: &mut Node, message: MessageId, path: &str) -> Res
 }
 
 fn check(schema: &Schema, message: MessageId, path: &str) -> Result<(), String> {
-    hide(schema, &mut Node::default(), message, path)
+    hide(schema, &mut HiddenNode::default(), message, path)
 }
 
 /// What is hidden of one message: what leads there, and what holds for its type.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hidden<'a>(Vec<&'a Node>);
+pub(crate) struct HiddenFields<'a>(Vec<&'a HiddenNode>);
 
-impl<'a> Hidden<'a> {
-    pub(crate) fn of_root(redaction: &'a Redaction, message: MessageId) -> Hidden<'a> {
+impl<'a> HiddenFields<'a> {
+    pub(crate) fn of_root(redaction: &'a CompiledRedaction, message: MessageId) -> HiddenFields<'a> {
         let nodes = [redaction.roots.get(&message), redaction.anywhere.get(&message)];
-        Hidden(nodes.into_iter().flatten().collect())
+        HiddenFields(nodes.into_iter().flatten().collect())
     }
 
     /// `None`: the field is hidden; else what is hidden in it.
-    pub(crate) fn of_field(&self, redaction: &'a Redaction, field: &Field) -> Option<Hidden<'a>> {
-        let mut nodes: Vec<&Node> = self
+    pub(crate) fn of_field(
+        &self,
+        redaction: &'a CompiledRedaction,
+        field: &Field,
+    ) -> Option<HiddenFields<'a>> {
+        let mut nodes: Vec<&HiddenNode> = self
             .0
             .iter()
             .filter_map(|node| node.fields.get(&field.number))
@@ -156,6 +160,6 @@ impl<'a> Hidden<'a> {
         if let Type::Message(inner) = field.ty {
             nodes.extend(redaction.anywhere.get(&inner));
         }
-        Some(Hidden(nodes))
+        Some(HiddenFields(nodes))
     }
 }

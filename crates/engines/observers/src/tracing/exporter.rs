@@ -15,7 +15,7 @@ use provost_shm::now_ns;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code as GrpcCode, Request, Status};
 
-use crate::tracing::filter::Record;
+use crate::tracing::filter::SpanRecord;
 use crate::tracing::sampling::Ids;
 use crate::tracing::span::{spans, text};
 
@@ -29,7 +29,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// Where the meaning of the attributes is defined.
 const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.39.0";
 
-pub(crate) struct Options {
+pub(crate) struct ExporterOptions {
     pub(crate) endpoint: Endpoint,
     pub(crate) timeout: Duration,
     pub(crate) delay: Duration,
@@ -49,7 +49,7 @@ pub fn endpoint(address: &str) -> Result<Endpoint, String> {
 }
 
 /// Starts the thread that exports.
-pub(crate) fn start(backlog: Backlog<Record>, options: Options) -> io::Result<Drain<Record>> {
+pub(crate) fn start(backlog: Backlog<SpanRecord>, options: ExporterOptions) -> io::Result<Drain<SpanRecord>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -74,7 +74,7 @@ pub(crate) fn start(backlog: Backlog<Record>, options: Options) -> io::Result<Dr
 }
 
 /// The spans of each app are those of a resource: `service.name` is the app.
-fn request(records: &[Record], options: &Options, ids: &mut Ids) -> ExportTraceServiceRequest {
+fn request(records: &[SpanRecord], options: &ExporterOptions, ids: &mut Ids) -> ExportTraceServiceRequest {
     let wall = WallClock::now(now_ns());
     let mut by_app: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
     for record in records {
@@ -108,8 +108,8 @@ fn request(records: &[Record], options: &Options, ids: &mut Ids) -> ExportTraceS
 async fn export(
     client: &mut TraceServiceClient<Channel>,
     request: ExportTraceServiceRequest,
-    backlog: &Backlog<Record>,
-    options: &Options,
+    backlog: &Backlog<SpanRecord>,
+    options: &ExporterOptions,
 ) -> Result<(), Status> {
     let mut back_off = BACK_OFF;
     let mut attempt = 1;

@@ -9,22 +9,22 @@ use provost_engine::{
 };
 
 use crate::tracing::KIND;
-use crate::tracing::sampling::{Ids, Sampler};
+use crate::tracing::sampling::{Ids, TraceSampler};
 use crate::tracing::span::SpanContextPart;
 
 /// Traces the calls of one datapath.
 pub struct TraceFilter {
-    records: Inlet<Record>,
+    records: Inlet<SpanRecord>,
     datapath_context: Arc<SpanContextPart>,
-    sampler: Sampler,
+    sampler: TraceSampler,
     ids: Ids,
 }
 
 impl TraceFilter {
     pub(crate) fn new(
-        records: Inlet<Record>,
+        records: Inlet<SpanRecord>,
         datapath_context: Arc<SpanContextPart>,
-        sampler: Sampler,
+        sampler: TraceSampler,
     ) -> TraceFilter {
         TraceFilter {
             records,
@@ -59,7 +59,7 @@ pub struct TracedCall {
 
 /// A call that has ended.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct SpanRecord {
     pub(crate) datapath_context: Arc<SpanContextPart>,
     pub(crate) call: TracedCall,
     pub(crate) ended: Ended,
@@ -103,7 +103,7 @@ impl Filter for TraceFilter {
         if call.trace_id == 0 {
             return;
         }
-        self.records.push(Record {
+        self.records.push(SpanRecord {
             datapath_context: Arc::clone(&self.datapath_context),
             call,
             ended: *ended,

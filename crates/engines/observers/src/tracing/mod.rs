@@ -23,9 +23,9 @@ use serde::Deserialize;
 pub use exporter::endpoint;
 pub use filter::{TraceFilter, TracedCall};
 
-use exporter::Options;
-use filter::Record;
-use sampling::Sampler;
+use exporter::ExporterOptions;
+use filter::SpanRecord;
+use sampling::TraceSampler;
 use span::SpanContextPart;
 
 const KIND: &str = "tracing";
@@ -117,10 +117,10 @@ impl Default for TracingConfig {
 
 /// A policy that traces.
 pub(crate) struct TracingPolicy {
-    sampler: Sampler,
+    sampler: TraceSampler,
     role: SpanRole,
     endpoint: String,
-    exporter: Drain<Record>,
+    exporter: Drain<SpanRecord>,
 }
 
 impl FilterPolicy for TracingPolicy {
@@ -141,7 +141,7 @@ impl FilterPolicy for TracingPolicy {
         check_range("queue_max", config.queue_max, 64..=QUEUE_MAX)?;
         check_range("batch_max", config.batch_max, 1..=BATCH_MAX)?;
         check_range("sampling_ratio", config.sampling_ratio, 0.0..=1.0)?;
-        let options = Options {
+        let options = ExporterOptions {
             endpoint: exporter::endpoint(&config.endpoint)
                 .map_err(|problem| ConfigError::new("endpoint", problem))?
                 .connect_timeout(Duration::from_millis(config.timeout_ms)),
@@ -155,7 +155,7 @@ impl FilterPolicy for TracingPolicy {
         let exporter = exporter::start(backlog, options)
             .map_err(|error| ConfigError::new("", format!("no thread for the exporter: {error}")))?;
         Ok(TracingPolicy {
-            sampler: Sampler::new(config.sampling_ratio, config.parent_based),
+            sampler: TraceSampler::new(config.sampling_ratio, config.parent_based),
             role: config.span,
             endpoint: config.endpoint,
             exporter,

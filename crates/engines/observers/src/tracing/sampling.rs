@@ -6,16 +6,16 @@ use provost_engine::TraceContext;
 use provost_random::SeededRandom;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sampler {
+pub(crate) struct TraceSampler {
     /// Trace ids whose low 63 bits are below this, as OpenTelemetry's `TraceIdRatioBased` has it.
     below: u64,
     parent_based: bool,
 }
 
-impl Sampler {
-    pub(crate) fn new(ratio: f64, parent_based: bool) -> Sampler {
+impl TraceSampler {
+    pub(crate) fn new(ratio: f64, parent_based: bool) -> TraceSampler {
         let all = (1u64 << 63) as f64;
-        Sampler {
+        TraceSampler {
             below: (ratio * all) as u64,
             parent_based,
         }
@@ -56,23 +56,23 @@ mod tests {
     #[test]
     fn the_ratio_is_kept_and_a_parent_decides() {
         let mut ids = Ids::new();
-        let sampler = Sampler::new(0.25, true);
-        let of = |sampler: &Sampler, ids: &mut Ids| {
+        let sampler = TraceSampler::new(0.25, true);
+        let of = |sampler: &TraceSampler, ids: &mut Ids| {
             (0..20_000)
                 .filter(|_| sampler.samples(u128::from(ids.next()), None))
                 .count()
         };
         assert!((4_500..5_500).contains(&of(&sampler, &mut ids)));
-        assert_eq!(of(&Sampler::new(0.0, true), &mut ids), 0);
-        assert_eq!(of(&Sampler::new(1.0, true), &mut ids), 20_000);
+        assert_eq!(of(&TraceSampler::new(0.0, true), &mut ids), 0);
+        assert_eq!(of(&TraceSampler::new(1.0, true), &mut ids), 20_000);
         let mut parent = TraceContext {
             trace_id: 1,
             span_id: 1,
             is_sampled: true,
         };
-        assert!(Sampler::new(0.0, true).samples(1, Some(&parent)));
-        assert!(!Sampler::new(0.0, false).samples(1, Some(&parent)));
+        assert!(TraceSampler::new(0.0, true).samples(1, Some(&parent)));
+        assert!(!TraceSampler::new(0.0, false).samples(1, Some(&parent)));
         parent.is_sampled = false;
-        assert!(!Sampler::new(1.0, true).samples(1, Some(&parent)));
+        assert!(!TraceSampler::new(1.0, true).samples(1, Some(&parent)));
     }
 }

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::{Span, Status};
 use provost_engine::{Code, DatapathContext, Nanos, Side, WallClock};
 
 use crate::tracing::SpanRole;
-use crate::tracing::filter::Record;
+use crate::tracing::filter::SpanRecord;
 use crate::tracing::sampling::Ids;
 
 /// Span flags (<https://github.com/open-telemetry/opentelemetry-proto>): sampled; it is known whether the parent is
@@ -96,7 +96,7 @@ fn peer_address(datapath_context: &DatapathContext) -> Vec<KeyValue> {
 
 /// The spans of a call: its own, and those of its phases.
 pub(crate) fn spans(
-    record: &Record,
+    record: &SpanRecord,
     wall: &WallClock,
     phases: bool,
     ids: &mut Ids,
@@ -110,7 +110,7 @@ pub(crate) fn spans(
     [Some(own), queueing, phase].into_iter().flatten()
 }
 
-fn own_span(record: &Record, wall: &WallClock) -> Span {
+fn own_span(record: &SpanRecord, wall: &WallClock) -> Span {
     let (call, datapath_context, code) = (&record.call, &record.datapath_context, record.ended.code);
     let method = datapath_context
         .methods
@@ -153,7 +153,7 @@ fn own_span(record: &Record, wall: &WallClock) -> Span {
 
 /// From when the service took the request until its first message passes here, if it had to wait. What is before a hop is
 /// no part of it, but of the call that it belongs to.
-fn queueing_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
+fn queueing_span(record: &SpanRecord, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
     let call = &record.call;
     if call.taken_at == 0 || call.asked_at <= call.taken_at {
         return None;
@@ -170,7 +170,7 @@ fn queueing_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Spa
 
 /// From the request's first message until the response begins: on the client's side the wire and what is behind it, on
 /// the server's the handler.
-fn phase_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
+fn phase_span(record: &SpanRecord, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
     let (call, datapath_context) = (&record.call, &record.datapath_context);
     if call.asked_at == 0 || call.answered_at == 0 {
         return None;
@@ -182,7 +182,14 @@ fn phase_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> 
     Some(phase_of(name, record, wall, call.asked_at, call.answered_at, ids))
 }
 
-fn phase_of(name: &str, record: &Record, wall: &WallClock, from: Nanos, to: Nanos, ids: &mut Ids) -> Span {
+fn phase_of(
+    name: &str,
+    record: &SpanRecord,
+    wall: &WallClock,
+    from: Nanos,
+    to: Nanos,
+    ids: &mut Ids,
+) -> Span {
     Span {
         span_id: ids.next().to_be_bytes().to_vec(),
         parent_span_id: parent(record.call.span_id),
@@ -193,7 +200,7 @@ fn phase_of(name: &str, record: &Record, wall: &WallClock, from: Nanos, to: Nano
     }
 }
 
-fn timed(record: &Record, wall: &WallClock, from: Nanos, to: Nanos) -> Span {
+fn timed(record: &SpanRecord, wall: &WallClock, from: Nanos, to: Nanos) -> Span {
     Span {
         trace_id: record.call.trace_id.to_be_bytes().to_vec(),
         start_time_unix_nano: wall.unix_ns(from),

@@ -56,7 +56,7 @@ type = "string"
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WrittenConfig {
-    default: Action,
+    default: RuleAction,
     #[serde(default = "yes")]
     enforce: bool,
     #[serde(default)]
@@ -79,7 +79,7 @@ struct WrittenRule {
     name: String,
     methods: Option<Vec<String>>,
     when: Option<String>,
-    action: Action,
+    action: RuleAction,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,7 +94,7 @@ struct WrittenList {
 /// What a rule does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Action {
+pub(crate) enum RuleAction {
     Allow,
     Deny,
 }
@@ -110,43 +110,43 @@ pub(crate) enum OnError {
 
 /// A configuration that is right as far as it can be known without a service.
 #[derive(Debug)]
-pub(crate) struct Config {
-    pub(crate) default: Action,
+pub(crate) struct AccessConfig {
+    pub(crate) default: RuleAction,
     pub(crate) enforce: bool,
     pub(crate) on_error: OnError,
     pub(crate) hide_rule: bool,
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<AccessRule>,
     pub(crate) lists: Arc<BTreeMap<String, Arc<ValueList>>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct AccessRule {
     pub(crate) name: Arc<str>,
-    pub(crate) methods: Methods,
+    pub(crate) methods: RuleMethods,
     pub(crate) when: Source,
-    pub(crate) action: Action,
+    pub(crate) action: RuleAction,
 }
 
 /// Which methods a rule is for.
 #[derive(Debug)]
-pub(crate) enum Methods {
+pub(crate) enum RuleMethods {
     All,
-    Some(Vec<Pattern>),
+    Some(Vec<MethodPattern>),
 }
 
 #[derive(Debug)]
-pub(crate) enum Pattern {
+pub(crate) enum MethodPattern {
     Path(String),
     Prefix(String),
 }
 
-impl Methods {
+impl RuleMethods {
     pub(crate) fn include(&self, path: &str) -> bool {
         match self {
-            Methods::All => true,
-            Methods::Some(patterns) => patterns.iter().any(|pattern| match pattern {
-                Pattern::Path(exact) => exact == path,
-                Pattern::Prefix(prefix) => path.starts_with(prefix.as_str()),
+            RuleMethods::All => true,
+            RuleMethods::Some(patterns) => patterns.iter().any(|pattern| match pattern {
+                MethodPattern::Path(exact) => exact == path,
+                MethodPattern::Prefix(prefix) => path.starts_with(prefix.as_str()),
             }),
         }
     }
@@ -154,7 +154,7 @@ impl Methods {
 
 impl WrittenConfig {
     /// Checks all of it, and reads the lists' files.
-    pub(crate) fn check(self) -> Result<Config, ConfigError> {
+    pub(crate) fn check(self) -> Result<AccessConfig, ConfigError> {
         let written = self;
         if written.rule.len() > RULES_MAX {
             return Err(ConfigError::new(
@@ -182,7 +182,7 @@ impl WrittenConfig {
             let list = read_list(&name, &list)?;
             lists.insert(name, Arc::new(list));
         }
-        Ok(Config {
+        Ok(AccessConfig {
             default: written.default,
             enforce: written.enforce,
             on_error: written.on_error,
@@ -193,7 +193,7 @@ impl WrittenConfig {
     }
 }
 
-fn read_rule(index: usize, rule: WrittenRule) -> Result<Rule, ConfigError> {
+fn read_rule(index: usize, rule: WrittenRule) -> Result<AccessRule, ConfigError> {
     let key = |name: &str| format!("rule[{index}].{name}");
     let is_named = !rule.name.is_empty() && rule.name.len() <= 128 && rule.name != DEFAULT_RULE;
     if !is_named || rule.name.chars().any(char::is_control) {
@@ -201,8 +201,8 @@ fn read_rule(index: usize, rule: WrittenRule) -> Result<Rule, ConfigError> {
         return Err(ConfigError::new(key("name"), problem));
     }
     let methods = match &rule.methods {
-        None => Methods::All,
-        Some(written) => Methods::Some(
+        None => RuleMethods::All,
+        Some(written) => RuleMethods::Some(
             written
                 .iter()
                 .map(|text| pattern(text).ok_or(text))
@@ -219,7 +219,7 @@ fn read_rule(index: usize, rule: WrittenRule) -> Result<Rule, ConfigError> {
     let when = rule.when.as_deref().unwrap_or("true");
     let when = Source::parse(when)
         .map_err(|error| ConfigError::new(key("when"), format!("rule {:?}, {error}", rule.name)))?;
-    Ok(Rule {
+    Ok(AccessRule {
         name: rule.name.into(),
         methods,
         when,
@@ -227,12 +227,12 @@ fn read_rule(index: usize, rule: WrittenRule) -> Result<Rule, ConfigError> {
     })
 }
 
-fn pattern(text: &str) -> Option<Pattern> {
+fn pattern(text: &str) -> Option<MethodPattern> {
     let is_path = |text: &str| text.starts_with('/') && !text.contains('*');
     match text.strip_suffix('*') {
-        Some("") => Some(Pattern::Prefix(String::new())),
-        Some(prefix) => is_path(prefix).then(|| Pattern::Prefix(prefix.to_owned())),
-        None => is_path(text).then(|| Pattern::Path(text.to_owned())),
+        Some("") => Some(MethodPattern::Prefix(String::new())),
+        Some(prefix) => is_path(prefix).then(|| MethodPattern::Prefix(prefix.to_owned())),
+        None => is_path(text).then(|| MethodPattern::Path(text.to_owned())),
     }
 }
 

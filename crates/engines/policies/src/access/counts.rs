@@ -11,7 +11,7 @@ const KINDS: usize = 5;
 
 /// What is counted of each rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Count {
+pub(crate) enum RuleCount {
     Allowed = 0,
     Denied = 1,
     ShadowAllowed = 2,
@@ -61,36 +61,36 @@ pub(crate) const METRICS: &[&MetricDescription] = &[
     &DESCRIBED[4],
 ];
 
-type Numbers = [u64; KINDS];
+type RuleNumbers = [u64; KINDS];
 
 /// The counts of a policy.
-pub(crate) struct Counts {
+pub(crate) struct RuleCounts {
     /// Of the rules, and last of the default.
     names: Vec<Arc<str>>,
     /// Counted by the policy in whose place this one came.
-    before: Vec<Numbers>,
-    shards: Mutex<BTreeMap<usize, Arc<Shard>>>,
+    before: Vec<RuleNumbers>,
+    shards: Mutex<BTreeMap<usize, Arc<CountShard>>>,
 }
 
 /// The counts of one runtime, whose thread alone adds to them.
-pub(crate) struct Shard(Box<[[Tally; KINDS]]>);
+pub(crate) struct CountShard(Box<[[Tally; KINDS]]>);
 
-impl Shard {
-    pub(crate) fn add(&self, rule: usize, count: Count) {
+impl CountShard {
+    pub(crate) fn add(&self, rule: usize, count: RuleCount) {
         if let Some(of) = self.0.get(rule) {
             of[count as usize].add(1);
         }
     }
 }
 
-impl Counts {
-    pub(crate) fn new(names: Vec<Arc<str>>, shared: Option<&SharedState>) -> Counts {
+impl RuleCounts {
+    pub(crate) fn new(names: Vec<Arc<str>>, shared: Option<&SharedState>) -> RuleCounts {
         let saved = shared.map(load).unwrap_or_default();
         let before = names
             .iter()
             .map(|name| saved.get(&**name).copied().unwrap_or_default())
             .collect();
-        Counts {
+        RuleCounts {
             names,
             before,
             shards: Mutex::default(),
@@ -98,13 +98,17 @@ impl Counts {
     }
 
     /// Where a runtime counts.
-    pub(crate) fn shard(&self, runtime: usize) -> Arc<Shard> {
+    pub(crate) fn shard(&self, runtime: usize) -> Arc<CountShard> {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Shard(self.names.iter().map(|_| Default::default()).collect()));
+        let new = || {
+            Arc::new(CountShard(
+                self.names.iter().map(|_| Default::default()).collect(),
+            ))
+        };
         Arc::clone(shards.entry(runtime).or_insert_with(new))
     }
 
-    fn totals(&self) -> Vec<Numbers> {
+    fn totals(&self) -> Vec<RuleNumbers> {
         let mut totals = self.before.clone();
         let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         for shard in shards.values() {
@@ -144,7 +148,7 @@ impl Counts {
 }
 
 /// What was counted before. Of a form that is not known, nothing: counts may begin anew, a policy must not fail for them.
-fn load(state: &SharedState) -> BTreeMap<String, Numbers> {
+fn load(state: &SharedState) -> BTreeMap<String, RuleNumbers> {
     let mut counts = BTreeMap::new();
     if state.version != STATE_VERSION {
         return counts;
@@ -157,10 +161,10 @@ fn load(state: &SharedState) -> BTreeMap<String, Numbers> {
     counts
 }
 
-fn load_one(bytes: &[u8]) -> Option<(String, Numbers, &[u8])> {
+fn load_one(bytes: &[u8]) -> Option<(String, RuleNumbers, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (name, mut rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-    let mut numbers = Numbers::default();
+    let mut numbers = RuleNumbers::default();
     for number in &mut numbers {
         let (bytes, after) = rest.split_first_chunk()?;
         *number = u64::from_le_bytes(*bytes);

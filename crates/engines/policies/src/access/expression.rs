@@ -28,13 +28,13 @@ pub use scope::Scope;
 pub use source::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, Source};
 pub use value::Val;
 
-pub(crate) use kind::Kind;
-use node::Node;
+pub(crate) use kind::ExpressionKind;
+use node::CheckedNode;
 
 /// A condition, compiled for one method.
 #[derive(Debug)]
 pub struct Expression {
-    root: Node,
+    root: CheckedNode,
     uses: Uses,
 }
 

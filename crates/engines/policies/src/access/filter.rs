@@ -9,44 +9,46 @@ use provost_engine::{
     Watch,
 };
 
-use crate::access::config::{Action, OnError};
-use crate::access::counts::{Count, Shard};
+use crate::access::config::{OnError, RuleAction};
+use crate::access::counts::{CountShard, RuleCount};
 use crate::access::expression::Inputs;
-use crate::access::program::{Decision, Failed, Judgement, Known, Manner, Program, Rules};
+use crate::access::program::{
+    CallDecision, FailedRules, Judgement, JudgingManner, KnownInputs, MethodProgram, OrderedRules,
+};
 
 /// Form of what is saved of a call.
 const CALL_FORM: u8 = 1;
 
-pub(crate) struct Access {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) shard: Arc<Shard>,
+pub(crate) struct AccessFilter {
+    pub(crate) shared: Arc<AccessShared>,
+    pub(crate) shard: Arc<CountShard>,
     /// Of the app's schema.
     pub(crate) tables: Arc<Tables>,
     /// By the method's index.
-    pub(crate) programs: Box<[Program]>,
+    pub(crate) programs: Box<[MethodProgram]>,
     /// The peer, as it is named in the audit log.
     pub(crate) peer: Arc<str>,
 }
 
 /// What all filters of a policy share.
-pub(crate) struct Shared {
+pub(crate) struct AccessShared {
     pub(crate) policy: Arc<str>,
     pub(crate) events: Arc<dyn EventSink>,
-    pub(crate) mode: Mode,
+    pub(crate) mode: EnforcementMode,
     pub(crate) on_error: OnError,
     /// What is said of a denial by each rule, and last by the default.
-    pub(crate) reasons: Box<[Reasons]>,
+    pub(crate) reasons: Box<[DenialReasons]>,
 }
 
 /// Whether what is decided is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum EnforcementMode {
     Enforce,
     Shadow,
 }
 
 /// What is said of a denial.
-pub(crate) struct Reasons {
+pub(crate) struct DenialReasons {
     pub(crate) status: Arc<str>,
     /// In the audit log.
     pub(crate) audit: Arc<str>,
@@ -56,14 +58,14 @@ pub(crate) struct Reasons {
 
 /// What is kept of a call in flight.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptCall {
     /// Whether the rules have decided: by a message, or without one.
     is_judged: bool,
     /// The metadata with which it began, if messages that come later are judged with it.
     metadata: Option<Box<[u8]>>,
 }
 
-impl CallState for Kept {
+impl CallState for KeptCall {
     // Form 1: the form, flags (1: judged, 2: has metadata), the metadata.
     fn save(&self, out: &mut Vec<u8>) {
         out.push(CALL_FORM);
@@ -71,10 +73,10 @@ impl CallState for Kept {
         out.extend_from_slice(self.metadata.as_deref().unwrap_or_default());
     }
 
-    fn load(saved: &[u8]) -> Option<Kept> {
+    fn load(saved: &[u8]) -> Option<KeptCall> {
         match saved {
-            [] => Some(Kept::default()),
-            [CALL_FORM, flags, metadata @ ..] if *flags < 4 => Some(Kept {
+            [] => Some(KeptCall::default()),
+            [CALL_FORM, flags, metadata @ ..] if *flags < 4 => Some(KeptCall {
                 is_judged: flags & 1 != 0,
                 metadata: (flags & 2 != 0).then(|| metadata.into()),
             }),
@@ -83,11 +85,11 @@ impl CallState for Kept {
     }
 }
 
-impl Filter for Access {
-    type Call = Kept;
+impl Filter for AccessFilter {
+    type Call = KeptCall;
 
     fn watch(&self) -> Watch {
-        let any = |test: fn(&Program) -> bool| self.programs.iter().any(test);
+        let any = |test: fn(&MethodProgram) -> bool| self.programs.iter().any(test);
         let requests = if any(|program| program.requests.uses_message) {
             Parts::BEGIN | Parts::MESSAGE | Parts::END
         } else {
@@ -105,7 +107,7 @@ impl Filter for Access {
         }
     }
 
-    fn judge(&mut self, call: &mut Kept, step: &mut StepView<'_>) -> Verdict {
+    fn judge(&mut self, call: &mut KeptCall, step: &mut StepView<'_>) -> Verdict {
         let Some(program) = self.programs.get(usize::from(step.method_index())) else {
             return Verdict::Pass;
         };
@@ -116,8 +118,13 @@ impl Filter for Access {
     }
 }
 
-impl Access {
-    fn judge_request(&self, program: &Program, call: &mut Kept, step: &mut StepView<'_>) -> Verdict {
+impl AccessFilter {
+    fn judge_request(
+        &self,
+        program: &MethodProgram,
+        call: &mut KeptCall,
+        step: &mut StepView<'_>,
+    ) -> Verdict {
         let Some(default) = program.default else {
             return Verdict::Pass;
         };
@@ -133,21 +140,31 @@ impl Access {
             return Verdict::Pass;
         }
         let known = match (has_message, parts.contains(Parts::END)) {
-            (true, _) => Known::Everything,
-            (false, true) => Known::NoMessage,
-            (false, false) => Known::Beginning,
+            (true, _) => KnownInputs::Everything,
+            (false, true) => KnownInputs::NoMessage,
+            (false, false) => KnownInputs::Beginning,
         };
         // What was decided at the beginning is decided anew with each message, if rules read any.
-        call.is_judged |= known == Known::Everything;
+        call.is_judged |= known == KnownInputs::Everything;
         let decision = self.decide(rules, (known, default), call, step);
         decision.map_or(Verdict::Pass, |decision| self.conclude(decision, step))
     }
 
-    fn judge_response(&self, program: &Program, call: &mut Kept, step: &mut StepView<'_>) -> Verdict {
+    fn judge_response(
+        &self,
+        program: &MethodProgram,
+        call: &mut KeptCall,
+        step: &mut StepView<'_>,
+    ) -> Verdict {
         if program.responses.is_empty() {
             return Verdict::Pass;
         }
-        let decision = self.decide(&program.responses, (Known::Everything, Action::Allow), call, step);
+        let decision = self.decide(
+            &program.responses,
+            (KnownInputs::Everything, RuleAction::Allow),
+            call,
+            step,
+        );
         decision.map_or(Verdict::Pass, |decision| self.conclude(decision, step))
     }
 
@@ -155,17 +172,17 @@ impl Access {
     /// its metadata was not kept.
     fn decide(
         &self,
-        rules: &Rules,
-        (known, default): (Known, Action),
-        call: &Kept,
+        rules: &OrderedRules,
+        (known, default): (KnownInputs, RuleAction),
+        call: &KeptCall,
         step: &mut StepView<'_>,
-    ) -> Option<Decision> {
+    ) -> Option<CallDecision> {
         let tables = &*self.tables;
         let begins = step.parts().contains(Parts::BEGIN);
         if !begins && rules.uses_metadata && call.metadata.is_none() {
             return None;
         }
-        let mut manner = Manner {
+        let mut manner = JudgingManner {
             known,
             on_error: self.shared.on_error,
             default,
@@ -181,7 +198,7 @@ impl Access {
             if !begins {
                 inputs.metadata = call.metadata.as_deref().unwrap_or_default();
             }
-            let mut failed = Failed::default();
+            let mut failed = FailedRules::default();
             let judgement = rules.judge(&inputs, manner, &mut failed);
             if judgement == Judgement::NotWhole {
                 // What was copied is what is sent: the app cannot change it any more.
@@ -191,7 +208,9 @@ impl Access {
                 }
                 continue;
             }
-            failed.iter().for_each(|rule| self.shard.add(rule, Count::Errors));
+            failed
+                .iter()
+                .for_each(|rule| self.shard.add(rule, RuleCount::Errors));
             return match judgement {
                 Judgement::Decided(decision) => Some(decision),
                 Judgement::Open | Judgement::NotWhole => None,
@@ -199,23 +218,23 @@ impl Access {
         }
     }
 
-    fn conclude(&self, decision: Decision, step: &StepView<'_>) -> Verdict {
+    fn conclude(&self, decision: CallDecision, step: &StepView<'_>) -> Verdict {
         let shared = &*self.shared;
         let rule = decision.rule.unwrap_or(shared.reasons.len() - 1);
         let count = match (decision.action, shared.mode) {
-            (Action::Allow, Mode::Enforce) => Count::Allowed,
-            (Action::Deny, Mode::Enforce) => Count::Denied,
-            (Action::Allow, Mode::Shadow) => Count::ShadowAllowed,
-            (Action::Deny, Mode::Shadow) => Count::ShadowDenied,
+            (RuleAction::Allow, EnforcementMode::Enforce) => RuleCount::Allowed,
+            (RuleAction::Deny, EnforcementMode::Enforce) => RuleCount::Denied,
+            (RuleAction::Allow, EnforcementMode::Shadow) => RuleCount::ShadowAllowed,
+            (RuleAction::Deny, EnforcementMode::Shadow) => RuleCount::ShadowDenied,
         };
         self.shard.add(rule, count);
-        if decision.action == Action::Allow {
+        if decision.action == RuleAction::Allow {
             return Verdict::Pass;
         }
         self.audit(decision, &shared.reasons[rule], step);
         match shared.mode {
-            Mode::Shadow => Verdict::Pass,
-            Mode::Enforce => {
+            EnforcementMode::Shadow => Verdict::Pass,
+            EnforcementMode::Enforce => {
                 let reasons = &shared.reasons[rule];
                 let reason: Cow<'static, str> = match decision.failure {
                     Some(failure) if !reasons.is_hidden => format!("{}: {failure}", reasons.status).into(),
@@ -226,14 +245,14 @@ impl Access {
         }
     }
 
-    fn audit(&self, decision: Decision, reasons: &Reasons, step: &StepView<'_>) {
+    fn audit(&self, decision: CallDecision, reasons: &DenialReasons, step: &StepView<'_>) {
         let shared = &*self.shared;
         let datapath_context = step.datapath_context();
         shared.events.audit(AuditEvent {
             policy: Arc::clone(&shared.policy),
             action: match shared.mode {
-                Mode::Enforce => "deny",
-                Mode::Shadow => "shadow_deny",
+                EnforcementMode::Enforce => "deny",
+                EnforcementMode::Shadow => "shadow_deny",
             },
             app: Arc::clone(&datapath_context.app.name),
             method: step.method().map_or("".into(), |method| Arc::clone(&method.path)),
@@ -261,16 +280,16 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_call_has_a_form_that_stays() {
         for (kept, form) in [
-            (Kept::default(), &[1, 0][..]),
+            (KeptCall::default(), &[1, 0][..]),
             (
-                Kept {
+                KeptCall {
                     is_judged: true,
                     metadata: None,
                 },
                 &[1, 1],
             ),
             (
-                Kept {
+                KeptCall {
                     is_judged: false,
                     metadata: Some([7, 8].into()),
                 },
@@ -280,11 +299,11 @@ mod tests {
             let mut saved = Vec::new();
             kept.save(&mut saved);
             assert_eq!(saved, form);
-            assert_eq!(Kept::load(form), Some(kept));
+            assert_eq!(KeptCall::load(form), Some(kept));
         }
-        assert_eq!(Kept::load(&[]), Some(Kept::default()));
-        assert_eq!(Kept::load(&[2, 0]), None);
-        assert_eq!(Kept::load(&[1, 4]), None);
-        assert_eq!(Kept::load(&[1]), None);
+        assert_eq!(KeptCall::load(&[]), Some(KeptCall::default()));
+        assert_eq!(KeptCall::load(&[2, 0]), None);
+        assert_eq!(KeptCall::load(&[1, 4]), None);
+        assert_eq!(KeptCall::load(&[1]), None);
     }
 }

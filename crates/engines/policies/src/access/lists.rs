@@ -9,7 +9,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use crate::access::expression::{Kind, Val};
+use crate::access::expression::{ExpressionKind, Val};
 
 /// Values of a list, at most.
 pub const LIST_VALUES_MAX: usize = 16 << 20;
@@ -30,33 +30,30 @@ pub enum ListType {
 #[derive(Debug)]
 pub struct ValueList {
     state: RandomState,
-    values: Values,
+    values: ListValues,
     count: usize,
 }
 
 #[derive(Debug)]
-enum Values {
+enum ListValues {
     Strings {
-        slots: Box<[Slot]>,
+        slots: Box<[StringSlot]>,
         text: Box<[u8]>,
     },
     /// `has_empty` says whether the value that marks empty slots is one of the list.
-    Ints {
-        slots: Box<[i64]>,
-        has_empty: bool,
-    },
+    Ints { slots: Box<[i64]>, has_empty: bool },
 }
 
 /// Of a list of strings.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct StringSlot {
     /// Where its length and its text are.
     at: u32,
     /// Bits of its hash.
     tag: u32,
 }
 
-const EMPTY: Slot = Slot { at: u32::MAX, tag: 0 };
+const EMPTY: StringSlot = StringSlot { at: u32::MAX, tag: 0 };
 /// A slot without an int.
 const EMPTY_INT: i64 = i64::MIN;
 
@@ -154,7 +151,7 @@ impl ValueList {
             count += usize::from(slots[at] == EMPTY_INT);
             slots[at] = value;
         }
-        let values = Values::Ints { slots, has_empty };
+        let values = ListValues::Ints { slots, has_empty };
         Ok(ValueList { state, values, count })
     }
 
@@ -174,8 +171,8 @@ impl ValueList {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         match &self.values {
-            Values::Strings { slots, text } => std::mem::size_of_val(&**slots) + text.len(),
-            Values::Ints { slots, .. } => std::mem::size_of_val(&**slots),
+            ListValues::Strings { slots, text } => std::mem::size_of_val(&**slots) + text.len(),
+            ListValues::Ints { slots, .. } => std::mem::size_of_val(&**slots),
         }
     }
 
@@ -183,11 +180,11 @@ impl ValueList {
     #[must_use]
     pub fn contains(&self, val: &Val<'_>) -> bool {
         match (&self.values, val) {
-            (Values::Strings { slots, text }, Val::String(value)) => {
+            (ListValues::Strings { slots, text }, Val::String(value)) => {
                 let hash = self.state.hash_one(value.as_bytes());
                 find_string(slots, text, hash, value.as_bytes()).is_ok()
             }
-            (Values::Ints { slots, has_empty }, val) => {
+            (ListValues::Ints { slots, has_empty }, val) => {
                 let Some(value) = val.integer().and_then(|value| i64::try_from(value).ok()) else {
                     return false;
                 };
@@ -203,23 +200,26 @@ impl ValueList {
                 }
                 false
             }
-            (Values::Strings { .. }, _) => false,
+            (ListValues::Strings { .. }, _) => false,
         }
     }
 
     /// Whether values of a type can be in it.
-    pub(crate) fn holds(&self, kind: &Kind) -> bool {
+    pub(crate) fn holds(&self, kind: &ExpressionKind) -> bool {
         match self.values {
-            Values::Strings { .. } => *kind == Kind::String,
-            Values::Ints { .. } => matches!(kind, Kind::Int | Kind::Uint | Kind::Enum(..)),
+            ListValues::Strings { .. } => *kind == ExpressionKind::String,
+            ListValues::Ints { .. } => matches!(
+                kind,
+                ExpressionKind::Int | ExpressionKind::Uint | ExpressionKind::Enum(..)
+            ),
         }
     }
 
     /// What it holds, for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self.values {
-            Values::Strings { .. } => "string",
-            Values::Ints { .. } => "int",
+            ListValues::Strings { .. } => "string",
+            ListValues::Ints { .. } => "int",
         }
     }
 }
@@ -242,7 +242,7 @@ fn next(at: usize, slots: usize) -> usize {
 }
 
 /// The slot of a string, or the empty one where it would be.
-fn find_string(slots: &[Slot], text: &[u8], hash: u64, value: &[u8]) -> Result<usize, usize> {
+fn find_string(slots: &[StringSlot], text: &[u8], hash: u64, value: &[u8]) -> Result<usize, usize> {
     let mut at = slot_of(hash, slots.len());
     let tag = hash as u32;
     while slots[at].at != EMPTY.at {
@@ -271,7 +271,7 @@ fn text_at(text: &[u8], at: u32) -> &[u8] {
 
 struct StringsBuilder {
     state: RandomState,
-    slots: Box<[Slot]>,
+    slots: Box<[StringSlot]>,
     text: Vec<u8>,
     count: usize,
 }
@@ -294,7 +294,7 @@ impl StringsBuilder {
         let Err(at) = find_string(&self.slots, &self.text, hash, value.as_bytes()) else {
             return;
         };
-        self.slots[at] = Slot {
+        self.slots[at] = StringSlot {
             at: self.text.len() as u32,
             tag: hash as u32,
         };
@@ -311,7 +311,7 @@ impl StringsBuilder {
     fn finish(self) -> ValueList {
         ValueList {
             state: self.state,
-            values: Values::Strings {
+            values: ListValues::Strings {
                 slots: self.slots,
                 text: self.text.into_boxed_slice(),
             },

@@ -25,15 +25,15 @@ use provost_engine::{
 pub use config::{LISTS_MAX, RULES_MAX};
 pub use lists::{LIST_BYTES_MAX, LIST_VALUES_MAX, ListError, ListType, ValueList};
 
-use config::{Config, DEFAULT_RULE, WrittenConfig};
-use counts::{Counts, METRICS};
-use filter::{Access, Mode, Reasons, Shared};
-use program::Program;
+use config::{AccessConfig, DEFAULT_RULE, WrittenConfig};
+use counts::{METRICS, RuleCounts};
+use filter::{AccessFilter, AccessShared, DenialReasons, EnforcementMode};
+use program::MethodProgram;
 
 pub(crate) struct AccessPolicy {
-    shared: Arc<Shared>,
-    config: Config,
-    counts: Counts,
+    shared: Arc<AccessShared>,
+    config: AccessConfig,
+    counts: RuleCounts,
 }
 
 impl FilterPolicy for AccessPolicy {
@@ -43,7 +43,7 @@ impl FilterPolicy for AccessPolicy {
     const EXAMPLE: &'static str = config::EXAMPLE;
     const METRICS: &'static [&'static MetricDescription] = METRICS;
     type Config = WrittenConfig;
-    type Filter = Access;
+    type Filter = AccessFilter;
 
     fn configure(
         config: WrittenConfig,
@@ -52,15 +52,15 @@ impl FilterPolicy for AccessPolicy {
     ) -> Result<AccessPolicy, ConfigError> {
         let config = config.check()?;
         let names = || config.rules.iter().map(|rule| Arc::clone(&rule.name));
-        let counts = Counts::new(names().chain([Arc::from(DEFAULT_RULE)]).collect(), shared);
+        let counts = RuleCounts::new(names().chain([Arc::from(DEFAULT_RULE)]).collect(), shared);
         let reasons = names().map(Some).chain([None]);
-        let shared = Shared {
+        let shared = AccessShared {
             policy: Arc::clone(&environment.policy),
             events: Arc::clone(&environment.events),
             mode: if config.enforce {
-                Mode::Enforce
+                EnforcementMode::Enforce
             } else {
-                Mode::Shadow
+                EnforcementMode::Shadow
             },
             on_error: config.on_error,
             reasons: reasons
@@ -74,21 +74,21 @@ impl FilterPolicy for AccessPolicy {
         })
     }
 
-    fn filter(&self, datapath_context: &DatapathContext) -> Result<Access, AttachError> {
+    fn filter(&self, datapath_context: &DatapathContext) -> Result<AccessFilter, AttachError> {
         let in_scope = |index: usize| datapath_context.scope.get(index).copied().unwrap_or_default();
-        let programs: Result<Box<[Program]>, AttachError> = datapath_context
+        let programs: Result<Box<[MethodProgram]>, AttachError> = datapath_context
             .methods
             .iter()
             .enumerate()
             .map(|(index, method)| {
                 if in_scope(index) {
-                    Program::compile(&self.config, datapath_context, method)
+                    MethodProgram::compile(&self.config, datapath_context, method)
                 } else {
-                    Ok(Program::default())
+                    Ok(MethodProgram::default())
                 }
             })
             .collect();
-        Ok(Access {
+        Ok(AccessFilter {
             shared: Arc::clone(&self.shared),
             shard: self.counts.shard(datapath_context.runtime),
             tables: Arc::clone(&datapath_context.tables),
@@ -106,12 +106,12 @@ impl FilterPolicy for AccessPolicy {
     }
 }
 
-fn reasons_of(policy: &str, rule: Option<&str>, config: &Config) -> Reasons {
+fn reasons_of(policy: &str, rule: Option<&str>, config: &AccessConfig) -> DenialReasons {
     let told = match rule {
         Some(rule) => format!("denied by policy {policy:?}, rule {rule:?}"),
         None => format!("denied by policy {policy:?}: no rule allows it"),
     };
-    Reasons {
+    DenialReasons {
         audit: match rule {
             Some(rule) => format!("rule {rule:?}").into(),
             None => "no rule allows it".into(),

@@ -4,50 +4,50 @@ use std::sync::Arc;
 
 use provost_engine::{AttachError, DatapathContext, MethodContext};
 
-use crate::access::config::{Action, Config, Methods, OnError, RULES_MAX};
+use crate::access::config::{AccessConfig, OnError, RULES_MAX, RuleAction, RuleMethods};
 use crate::access::expression::{Expression, Failure, Inputs, Scope};
 
 /// What is judged of the calls of a method.
 #[derive(Debug, Default)]
-pub(crate) struct Program {
+pub(crate) struct MethodProgram {
     /// Rules over what a client sends.
-    pub(crate) requests: Rules,
+    pub(crate) requests: OrderedRules,
     /// Rules over fields of responses.
-    pub(crate) responses: Rules,
+    pub(crate) responses: OrderedRules,
     /// What becomes of a request that no rule matches.
-    pub(crate) default: Option<Action>,
+    pub(crate) default: Option<RuleAction>,
 }
 
 /// Rules in their order, of which those that never match were left out.
 #[derive(Debug, Default)]
-pub(crate) struct Rules {
-    rules: Vec<Compiled>,
+pub(crate) struct OrderedRules {
+    rules: Vec<CompiledRule>,
     pub(crate) uses_metadata: bool,
     pub(crate) uses_message: bool,
     pub(crate) uses_time: bool,
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledRule {
     /// Index in the configuration.
     index: usize,
-    action: Action,
+    action: RuleAction,
     /// `None` of a rule that always matches.
     when: Option<Expression>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
+pub(crate) struct CallDecision {
     /// Index of the rule in the configuration; `None` of the default.
     pub(crate) rule: Option<usize>,
-    pub(crate) action: Action,
+    pub(crate) action: RuleAction,
     /// Why the rule had no value, if that is why the call is denied.
     pub(crate) failure: Option<Failure>,
 }
 
 /// What is there to decide with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KnownInputs {
     /// All that the rules read.
     Everything,
     /// Not the message: it may come later.
@@ -58,9 +58,9 @@ pub(crate) enum Known {
 
 /// Rules whose expression had no value, by their index in the configuration.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Failed([u64; RULES_MAX.div_ceil(64)]);
+pub(crate) struct FailedRules([u64; RULES_MAX.div_ceil(64)]);
 
-impl Failed {
+impl FailedRules {
     fn insert(&mut self, rule: usize) {
         if let Some(word) = self.0.get_mut(rule / 64) {
             *word |= 1 << (rule % 64);
@@ -79,11 +79,11 @@ impl Failed {
 
 /// How rules are judged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
-    pub(crate) known: Known,
+pub(crate) struct JudgingManner {
+    pub(crate) known: KnownInputs,
     pub(crate) on_error: OnError,
     /// What becomes of a call that no rule matches.
-    pub(crate) default: Action,
+    pub(crate) default: RuleAction,
     /// Whether what is not whole can be made so.
     pub(crate) may_copy: bool,
     /// Whether it was found to be malformed when it was decoded.
@@ -93,23 +93,23 @@ pub(crate) struct Manner {
 /// What the rules say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    Decided(Decision),
+    Decided(CallDecision),
     /// It depends on the message.
     Open,
     /// A part of the message is not in private memory.
     NotWhole,
 }
 
-impl Program {
+impl MethodProgram {
     pub(crate) fn compile(
-        config: &Config,
+        config: &AccessConfig,
         datapath_context: &DatapathContext,
         method: &MethodContext,
-    ) -> Result<Program, AttachError> {
+    ) -> Result<MethodProgram, AttachError> {
         let scope = Scope::new(datapath_context, method, Arc::clone(&config.lists));
-        let mut program = Program {
+        let mut program = MethodProgram {
             default: Some(config.default),
-            ..Program::default()
+            ..MethodProgram::default()
         };
         for (index, rule) in config.rules.iter().enumerate() {
             if !rule.methods.include(&method.path) {
@@ -117,7 +117,7 @@ impl Program {
             }
             let expression = rule.when.compile(&scope).map_err(|error| {
                 let mut problem = format!("rule {:?} for {}: {error}", rule.name, method.path);
-                if matches!(rule.methods, Methods::All) {
+                if matches!(rule.methods, RuleMethods::All) {
                     problem.push_str("\n  = help: the rule is for all methods; `methods` says which");
                 }
                 AttachError::new(problem)
@@ -133,8 +133,8 @@ impl Program {
     }
 }
 
-impl Rules {
-    fn add(&mut self, index: usize, action: Action, expression: Expression) {
+impl OrderedRules {
+    fn add(&mut self, index: usize, action: RuleAction, expression: Expression) {
         // Behind a rule that always matches, none is ever reached.
         let is_reached = self.rules.last().is_none_or(|last| last.when.is_some());
         let constant = expression.constant();
@@ -145,7 +145,7 @@ impl Rules {
         self.uses_metadata |= constant.is_none() && !uses.metadata.is_empty();
         self.uses_time |= constant.is_none() && uses.time;
         self.uses_message |= constant.is_none() && (uses.request || uses.response);
-        self.rules.push(Compiled {
+        self.rules.push(CompiledRule {
             index,
             action,
             when: constant.is_none().then_some(expression),
@@ -157,11 +157,16 @@ impl Rules {
     }
 
     /// What the first rule that matches says, and which had no value.
-    pub(crate) fn judge(&self, inputs: &Inputs<'_>, manner: Manner, failed: &mut Failed) -> Judgement {
+    pub(crate) fn judge(
+        &self,
+        inputs: &Inputs<'_>,
+        manner: JudgingManner,
+        failed: &mut FailedRules,
+    ) -> Judgement {
         let mut is_open = false;
         for rule in &self.rules {
             let decision = |action, failure| {
-                Judgement::Decided(Decision {
+                Judgement::Decided(CallDecision {
                     rule: Some(rule.index),
                     action,
                     failure,
@@ -169,9 +174,9 @@ impl Rules {
             };
             let outcome = match &rule.when {
                 None => Ok(true),
-                Some(when) if manner.known != Known::Everything && reads_message(when) => {
+                Some(when) if manner.known != KnownInputs::Everything && reads_message(when) => {
                     // If it allowed, it would decide before the rules behind it.
-                    is_open |= manner.known == Known::Beginning && rule.action == Action::Allow;
+                    is_open |= manner.known == KnownInputs::Beginning && rule.action == RuleAction::Allow;
                     continue;
                 }
                 Some(when) => when.evaluate(inputs),
@@ -182,13 +187,13 @@ impl Rules {
             };
             match outcome {
                 Ok(false) => {}
-                Ok(true) if rule.action == Action::Deny && is_open => return Judgement::Open,
+                Ok(true) if rule.action == RuleAction::Deny && is_open => return Judgement::Open,
                 Ok(true) => return decision(rule.action, None),
                 Err(Failure::NotWhole) if manner.may_copy => return Judgement::NotWhole,
                 // Whoever sent it chose what cannot be read: no rule behind may allow it.
                 Err(Failure::Malformed) => {
                     failed.insert(rule.index);
-                    return decision(Action::Deny, Some(Failure::Malformed));
+                    return decision(RuleAction::Deny, Some(Failure::Malformed));
                 }
                 Err(failure) => {
                     failed.insert(rule.index);
@@ -196,16 +201,16 @@ impl Rules {
                         return if is_open {
                             Judgement::Open
                         } else {
-                            decision(Action::Deny, Some(failure))
+                            decision(RuleAction::Deny, Some(failure))
                         };
                     }
                 }
             }
         }
-        if is_open && manner.default == Action::Deny {
+        if is_open && manner.default == RuleAction::Deny {
             Judgement::Open
         } else {
-            Judgement::Decided(Decision {
+            Judgement::Decided(CallDecision {
                 rule: None,
                 action: manner.default,
                 failure: None,

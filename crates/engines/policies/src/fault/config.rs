@@ -100,7 +100,7 @@ pub(crate) struct DelayConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AbortConfig {
     pub(crate) percentage: f64,
-    pub(crate) grpc_status: Status,
+    pub(crate) grpc_status: StatusName,
     pub(crate) message: String,
 }
 
@@ -108,7 +108,7 @@ impl Default for AbortConfig {
     fn default() -> AbortConfig {
         AbortConfig {
             percentage: 0.0,
-            grpc_status: Status(Code::Unavailable),
+            grpc_status: StatusName(Code::Unavailable),
             message: "fault filter abort".to_owned(),
         }
     }
@@ -116,27 +116,27 @@ impl Default for AbortConfig {
 
 /// A status code, by name or by number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Status(pub(crate) Code);
+pub(crate) struct StatusName(pub(crate) Code);
 
 /// A configuration that was checked.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rules {
+pub(crate) struct FaultRules {
     pub(crate) seed: u64,
     pub(crate) active_max: u64,
     /// Key, and the value that it must have; `None` for any.
     pub(crate) matches: Vec<(String, Option<String>)>,
-    pub(crate) request: Faults,
-    pub(crate) response: Faults,
+    pub(crate) request: EndFaults,
+    pub(crate) response: EndFaults,
 }
 
 /// What can happen to one end of a call; `None` if it never does.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Faults {
+pub(crate) struct EndFaults {
     pub(crate) delay: Option<Delay>,
     pub(crate) abort: Option<Abort>,
 }
 
-impl Faults {
+impl EndFaults {
     pub(crate) fn is_empty(&self) -> bool {
         self.delay.is_none() && self.abort.is_none()
     }
@@ -158,17 +158,17 @@ pub(crate) struct Abort {
 }
 
 impl FaultConfig {
-    pub(crate) fn check(self) -> Result<Rules, ConfigError> {
+    pub(crate) fn check(self) -> Result<FaultRules, ConfigError> {
         check_range("max_active_faults", self.max_active_faults, 1..=ACTIVE_FAULTS_MAX)?;
-        Ok(Rules {
+        Ok(FaultRules {
             seed: self.seed,
             active_max: self.max_active_faults,
             matches: checked_matches(self.matches)?,
-            request: Faults {
+            request: EndFaults {
                 delay: self.delay.check("delay")?,
                 abort: self.abort.check("abort")?,
             },
-            response: Faults {
+            response: EndFaults {
                 delay: self.response_delay.check("response_delay")?,
                 abort: self.response_abort.check("response_abort")?,
             },
@@ -260,8 +260,8 @@ fn checked_matches(matches: BTreeMap<String, String>) -> Result<Vec<(String, Opt
     matches.into_iter().map(check).collect()
 }
 
-impl<'de> Deserialize<'de> for Status {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
+impl<'de> Deserialize<'de> for StatusName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StatusName, D::Error> {
         deserializer.deserialize_any(StatusVisitor)
     }
 }
@@ -269,23 +269,23 @@ impl<'de> Deserialize<'de> for Status {
 struct StatusVisitor;
 
 impl Visitor<'_> for StatusVisitor {
-    type Value = Status;
+    type Value = StatusName;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a status code by its name, such as \"UNAVAILABLE\", or number, 1 to 16")
     }
 
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Status, E> {
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<StatusName, E> {
         let code = Code::ALL
             .into_iter()
             .find(|code| i64::from(*code as u8) == number);
-        code.map(Status)
+        code.map(StatusName)
             .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Signed(number), &self))
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Status, E> {
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<StatusName, E> {
         let code = Code::ALL.into_iter().find(|code| code.name() == name);
-        code.map(Status)
+        code.map(StatusName)
             .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(name), &self))
     }
 }
@@ -296,7 +296,7 @@ mod tests {
     use provost_engine::parse_config;
     use provost_engine::rig::config;
 
-    fn checked(text: &str) -> Result<Rules, String> {
+    fn checked(text: &str) -> Result<FaultRules, String> {
         let parsed: FaultConfig = parse_config(&config(text)).map_err(|error| error.to_string())?;
         parsed.check().map_err(|error| error.to_string())
     }

@@ -11,55 +11,55 @@ use provost_engine::{
     CallState, DatapathContext, Denial, Direction, Filter, Nanos, Parts, StepView, Verdict, Watch,
 };
 
-use crate::fault::config::{Abort, Delay, Faults};
-use crate::fault::draw::{Draw, Purpose};
-use crate::fault::policy::{Active, Counts, Shared};
+use crate::fault::config::{Abort, Delay, EndFaults};
+use crate::fault::draw::{CallDraws, DrawPurpose};
+use crate::fault::policy::{ActiveDelay, FaultCounts, FaultShared};
 
 /// Draws faults for the calls of one datapath.
 pub(crate) struct FaultFilter {
-    shared: Arc<Shared>,
+    shared: Arc<FaultShared>,
 }
 
 /// What is kept of a call.
 #[derive(Default)]
-pub(crate) struct Drawn {
+pub(crate) struct DrawnFaults {
     /// Its number among those that match; `None` until it has begun, and of one that does not match.
     number: Option<u64>,
     /// Until when the step that is held waits.
     until: Option<Nanos>,
-    active: Option<Active>,
+    active: Option<ActiveDelay>,
 }
 
 /// One end of a call, with its faults and what they are drawn with.
-struct End<'a> {
-    faults: &'a Faults,
-    counts: &'a Counts,
-    delay: Purpose,
-    delay_time: Purpose,
-    abort: Purpose,
+struct FaultEnd<'a> {
+    faults: &'a EndFaults,
+    counts: &'a FaultCounts,
+    delay: DrawPurpose,
+    delay_time: DrawPurpose,
+    abort: DrawPurpose,
 }
 
 impl FaultFilter {
-    pub(crate) fn new(shared: Arc<Shared>) -> FaultFilter {
+    pub(crate) fn new(shared: Arc<FaultShared>) -> FaultFilter {
         FaultFilter { shared }
     }
 
-    fn end(&self, direction: Direction) -> End<'_> {
+    fn end(&self, direction: Direction) -> FaultEnd<'_> {
         let shared = &*self.shared;
         match direction {
-            Direction::Request => End {
+            Direction::Request => FaultEnd {
                 faults: &shared.rules.request,
                 counts: &shared.request,
-                delay: Purpose::Delay,
-                delay_time: Purpose::DelayTime,
-                abort: Purpose::Abort,
+                delay: DrawPurpose::Delay,
+                delay_time: DrawPurpose::DelayTime,
+                abort: DrawPurpose::Abort,
             },
-            Direction::Response => End {
+            Direction::Response => FaultEnd {
                 faults: &shared.rules.response,
                 counts: &shared.response,
-                delay: Purpose::ResponseDelay,
-                delay_time: Purpose::ResponseDelayTime,
-                abort: Purpose::ResponseAbort,
+                delay: DrawPurpose::ResponseDelay,
+                delay_time: DrawPurpose::ResponseDelayTime,
+                abort: DrawPurpose::ResponseAbort,
             },
         }
     }
@@ -75,7 +75,12 @@ impl FaultFilter {
     }
 
     /// When a step of a call may go on, if it is delayed.
-    fn delay(&self, end: &End<'_>, draw: Draw, step: &StepView<'_>) -> Option<(Nanos, Active)> {
+    fn delay(
+        &self,
+        end: &FaultEnd<'_>,
+        draw: CallDraws,
+        step: &StepView<'_>,
+    ) -> Option<(Nanos, ActiveDelay)> {
         let Delay {
             chance,
             least,
@@ -89,7 +94,7 @@ impl FaultFilter {
         Some((step.now() + least + draw.time(*spread, end.delay_time), active))
     }
 
-    fn abort(end: &End<'_>, draw: Draw, datapath_context: &DatapathContext) -> Verdict {
+    fn abort(end: &FaultEnd<'_>, draw: CallDraws, datapath_context: &DatapathContext) -> Verdict {
         match &end.faults.abort {
             Some(Abort {
                 chance,
@@ -105,11 +110,11 @@ impl FaultFilter {
 }
 
 impl Filter for FaultFilter {
-    type Call = Drawn;
+    type Call = DrawnFaults;
 
     fn watch(&self) -> Watch {
         let rules = &self.shared.rules;
-        let watched = |faults: &Faults, parts| if faults.is_empty() { Parts::NONE } else { parts };
+        let watched = |faults: &EndFaults, parts| if faults.is_empty() { Parts::NONE } else { parts };
         Watch {
             // A call's number is drawn when it begins, whatever end of it has faults.
             requests: if rules.request.is_empty() && rules.response.is_empty() {
@@ -122,7 +127,7 @@ impl Filter for FaultFilter {
         }
     }
 
-    fn judge(&mut self, call: &mut Drawn, step: &mut StepView<'_>) -> Verdict {
+    fn judge(&mut self, call: &mut DrawnFaults, step: &mut StepView<'_>) -> Verdict {
         let end = self.end(step.direction());
         let draw = match call.number {
             Some(number) => self.shared.draw(number),
@@ -149,7 +154,7 @@ impl Filter for FaultFilter {
 }
 
 /// Saved: number u64, until u64 (0 for none); nothing of a call that does not match.
-impl CallState for Drawn {
+impl CallState for DrawnFaults {
     fn save(&self, out: &mut Vec<u8>) {
         if let Some(number) = self.number {
             out.extend_from_slice(&number.to_le_bytes());
@@ -157,13 +162,13 @@ impl CallState for Drawn {
         }
     }
 
-    fn load(saved: &[u8]) -> Option<Drawn> {
+    fn load(saved: &[u8]) -> Option<DrawnFaults> {
         if saved.is_empty() {
-            return Some(Drawn::default());
+            return Some(DrawnFaults::default());
         }
         let (number, rest) = saved.split_first_chunk()?;
         let until = u64::from_le_bytes(rest.try_into().ok()?);
-        Some(Drawn {
+        Some(DrawnFaults {
             number: Some(u64::from_le_bytes(*number)),
             until: (until != 0).then_some(until),
             active: None,

@@ -8,8 +8,8 @@ use provost_engine::{
     MetricSink, MetricType, SameNodeCalls, SharedState,
 };
 
-use super::config::{EXAMPLE, FaultConfig, Rules};
-use super::draw::Draw;
+use super::config::{EXAMPLE, FaultConfig, FaultRules};
+use super::draw::CallDraws;
 use super::filter::FaultFilter;
 
 /// Version of the form of the shared state.
@@ -41,49 +41,49 @@ static OVERFLOW: MetricDescription = MetricDescription {
 };
 
 /// What the engines of a fault share.
-pub(crate) struct Fault(Arc<Shared>);
+pub(crate) struct Fault(Arc<FaultShared>);
 
-pub(crate) struct Shared {
-    pub(crate) rules: Rules,
+pub(crate) struct FaultShared {
+    pub(crate) rules: FaultRules,
     number: AtomicU64,
     active: AtomicU64,
-    pub(crate) request: Counts,
-    pub(crate) response: Counts,
+    pub(crate) request: FaultCounts,
+    pub(crate) response: FaultCounts,
     overflow: Counter,
 }
 
 /// How often something happened to one end of the calls.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct FaultCounts {
     pub(crate) aborts: Counter,
     pub(crate) delays: Counter,
 }
 
 /// One delay that is under way.
-pub(crate) struct Active(Arc<Shared>);
+pub(crate) struct ActiveDelay(Arc<FaultShared>);
 
-impl Drop for Active {
+impl Drop for ActiveDelay {
     fn drop(&mut self) {
         self.0.active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Shared {
+impl FaultShared {
     /// The draws of the next call that matches.
-    pub(crate) fn next(&self) -> Draw {
+    pub(crate) fn next(&self) -> CallDraws {
         self.draw(self.number.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The draws of the call with this number.
-    pub(crate) fn draw(&self, number: u64) -> Draw {
-        Draw {
+    pub(crate) fn draw(&self, number: u64) -> CallDraws {
+        CallDraws {
             seed: self.rules.seed,
             number,
         }
     }
 
     /// Begins a delay, unless too many are under way.
-    pub(crate) fn begin(self: &Arc<Shared>, datapath_context: &DatapathContext) -> Option<Active> {
+    pub(crate) fn begin(self: &Arc<FaultShared>, datapath_context: &DatapathContext) -> Option<ActiveDelay> {
         let one_more = |active| (active < self.rules.active_max).then_some(active + 1);
         if self
             .active
@@ -93,13 +93,13 @@ impl Shared {
             self.overflow.add(datapath_context, 1);
             return None;
         }
-        Some(Active(Arc::clone(self)))
+        Some(ActiveDelay(Arc::clone(self)))
     }
 
     /// Goes on with a delay that began before this policy took over.
-    pub(crate) fn go_on(self: &Arc<Shared>) -> Active {
+    pub(crate) fn go_on(self: &Arc<FaultShared>) -> ActiveDelay {
         self.active.fetch_add(1, Ordering::Relaxed);
-        Active(Arc::clone(self))
+        ActiveDelay(Arc::clone(self))
     }
 }
 
@@ -123,12 +123,12 @@ impl FilterPolicy for Fault {
             Some([seed, number]) if seed == rules.seed => number,
             _ => 0,
         };
-        Ok(Fault(Arc::new(Shared {
+        Ok(Fault(Arc::new(FaultShared {
             rules,
             number: AtomicU64::new(number),
             active: AtomicU64::new(0),
-            request: Counts::default(),
-            response: Counts::default(),
+            request: FaultCounts::default(),
+            response: FaultCounts::default(),
             overflow: Counter::new(),
         })))
     }

@@ -15,26 +15,26 @@ use provost_engine::Nanos;
 /// The board of one runtime.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Board {
+pub(crate) struct RuntimeBoard {
     /// When a small message of an app without large ones went by last.
-    small_at: Word,
+    small_at: ThreadWord,
     /// The round whose announcements are being collected.
-    round: Word,
+    round: ThreadWord,
     /// Of that round, and of the one before.
-    weights: [Word; 2],
-    earliest: [Word; 2],
+    weights: [ThreadWord; 2],
+    earliest: [ThreadWord; 2],
 }
 
 const COLLECTED: usize = 0;
 const VALID: usize = 1;
 
-impl Board {
-    pub(crate) fn new() -> Board {
-        Board {
-            small_at: Word::new(0),
-            round: Word::new(0),
-            weights: [Word::new(0), Word::new(0)],
-            earliest: [Word::new(Nanos::MAX), Word::new(Nanos::MAX)],
+impl RuntimeBoard {
+    pub(crate) fn new() -> RuntimeBoard {
+        RuntimeBoard {
+            small_at: ThreadWord::new(0),
+            round: ThreadWord::new(0),
+            weights: [ThreadWord::new(0), ThreadWord::new(0)],
+            earliest: [ThreadWord::new(Nanos::MAX), ThreadWord::new(Nanos::MAX)],
         }
     }
 
@@ -86,11 +86,11 @@ impl Board {
 
 /// A word of one thread that others may look at.
 #[derive(Debug)]
-struct Word(AtomicU64);
+struct ThreadWord(AtomicU64);
 
-impl Word {
-    fn new(value: u64) -> Word {
-        Word(AtomicU64::new(value))
+impl ThreadWord {
+    fn new(value: u64) -> ThreadWord {
+        ThreadWord(AtomicU64::new(value))
     }
 
     fn get(&self) -> u64 {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_was_announced_counts_in_the_next_round() {
-        let board = Board::new();
+        let board = RuntimeBoard::new();
         for (now, weights, earliest) in [(1, 0, Nanos::MAX), (2, 5, 70), (3, 5, 70)] {
             board.announce(now, 1);
             board.announce(now, 4);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn small_messages_are_remembered_for_a_while() {
-        let board = Board::new();
+        let board = RuntimeBoard::new();
         assert!(!board.has_small(5, 100));
         board.note_small(10);
         assert!(board.has_small(110, 100) && !board.has_small(111, 100));

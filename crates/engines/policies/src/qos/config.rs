@@ -65,7 +65,7 @@ impl Default for QosConfig {
 
 /// A configuration that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub(crate) struct QosRules {
     pub(crate) small_bytes: u32,
     pub(crate) bulk_bytes: u32,
     pub(crate) linger: Nanos,
@@ -74,14 +74,14 @@ pub(crate) struct Rules {
     weights: BTreeMap<String, u32>,
 }
 
-impl Rules {
+impl QosRules {
     pub(crate) fn weight(&self, app: &str) -> u32 {
         self.weights.get(app).copied().unwrap_or(self.default_weight)
     }
 }
 
 impl QosConfig {
-    pub(crate) fn check(self) -> Result<Rules, ConfigError> {
+    pub(crate) fn check(self) -> Result<QosRules, ConfigError> {
         check_range("small_bytes", self.small_bytes, 0..=SMALL_BYTES_MAX)?;
         check_range("bulk_bytes", self.bulk_bytes, BULK_BYTES_MIN..=BULK_BYTES_MAX)?;
         check_range("linger_us", self.linger_us, 1..=TIME_US_MAX)?;
@@ -98,7 +98,7 @@ impl QosConfig {
         for (app, of_app) in &self.weights {
             weight(&format!("weights.{app}"), *of_app)?;
         }
-        Ok(Rules {
+        Ok(QosRules {
             small_bytes: self.small_bytes,
             bulk_bytes: self.bulk_bytes,
             linger: self.linger_us * NANOS_PER_MICROSECOND,
@@ -115,7 +115,7 @@ mod tests {
     use provost_engine::parse_config;
     use provost_engine::rig::config;
 
-    fn checked(text: &str) -> Result<Rules, String> {
+    fn checked(text: &str) -> Result<QosRules, String> {
         let parsed: QosConfig = parse_config(&config(text)).map_err(|error| error.to_string())?;
         parsed.check().map_err(|error| error.to_string())
     }

@@ -18,10 +18,10 @@ use provost_engine::{
     RestoreError, SavedState, Saver, Step,
 };
 
-use crate::qos::board::Board;
+use crate::qos::board::RuntimeBoard;
 use crate::qos::config::BULK_BYTES_MAX;
-use crate::qos::policy::Shared;
-use crate::qos::waiting::{Head, Waiting};
+use crate::qos::policy::QosShared;
+use crate::qos::waiting::{HeadStep, WaitingSteps};
 use crate::qos::{KIND, VERSION};
 
 /// Version of the form of the saved state.
@@ -41,13 +41,13 @@ const DEBT_ROUNDS_MAX: i64 = 2;
 const DEADLINES_MAX: usize = 1 << 16;
 
 pub(crate) struct QosEngine {
-    shared: Arc<Shared>,
-    board: Arc<Board>,
+    shared: Arc<QosShared>,
+    board: Arc<RuntimeBoard>,
     datapath_context: DatapathContext,
     weight: u32,
     /// Of calls that have one: a response does not say its call's.
     deadlines: CallMap<Nanos>,
-    waiting: Waiting,
+    waiting: WaitingSteps,
     /// When a large message went by last; 0 for never.
     large_at: Nanos,
     /// The round in which the share was given out last.
@@ -63,7 +63,7 @@ pub(crate) struct QosEngine {
 
 /// Why no more large messages go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum QueueStop {
     NothingWaits,
     NoRoom,
     /// Others have their turn.
@@ -72,8 +72,8 @@ enum Stop {
 
 impl QosEngine {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        board: Arc<Board>,
+        shared: Arc<QosShared>,
+        board: Arc<RuntimeBoard>,
         datapath_context: DatapathContext,
     ) -> QosEngine {
         QosEngine {
@@ -82,7 +82,7 @@ impl QosEngine {
             board,
             datapath_context,
             deadlines: CallMap::with_hasher(CallHash::default()),
-            waiting: Waiting::new(),
+            waiting: WaitingSteps::new(),
             large_at: 0,
             round: 0,
             credit: 0,
@@ -211,42 +211,42 @@ impl QosEngine {
         left_behind: usize,
         ports: &mut Ports<'_>,
         context: &Context<'_>,
-    ) -> (usize, Stop) {
+    ) -> (usize, QueueStop) {
         let (mut moved, now) = (0, context.now);
         if self
             .share
             .is_some_and(|share| left_behind > LEFT_BEHIND_MAX || context.flow.unsent_bytes >= share)
         {
-            return (0, Stop::NoRoom);
+            return (0, QueueStop::NoRoom);
         }
         let bound = self.shared.rules.starvation_bound;
         while let Some(head) = self.waiting.head(now, bound) {
             if ports.tx_out.is_full() {
-                return (moved, Stop::NoRoom);
+                return (moved, QueueStop::NoRoom);
             }
             let is_starved = now.saturating_sub(head.since) >= bound;
             if !self.may_go(&head) {
                 if !is_starved {
                     self.announced = head.deadline;
                     self.board.announce_waiting(now, head.deadline);
-                    return (moved, Stop::Turn);
+                    return (moved, QueueStop::Turn);
                 }
                 self.shared.starved.add(&self.datapath_context, 1);
             }
             self.pass(&head, ports, now);
             moved += 1;
         }
-        (moved, Stop::NothingWaits)
+        (moved, QueueStop::NothingWaits)
     }
 
-    fn may_go(&self, head: &Head) -> bool {
+    fn may_go(&self, head: &HeadStep) -> bool {
         let earliest = self.board.earliest();
         // What this datapath itself announced holds it not back.
         let is_first = head.deadline <= earliest || self.announced == earliest;
         self.share.is_none() || (self.credit > 0 && is_first)
     }
 
-    fn pass(&mut self, head: &Head, ports: &mut Ports<'_>, now: Nanos) {
+    fn pass(&mut self, head: &HeadStep, ports: &mut Ports<'_>, now: Nanos) {
         let Some(step) = self.waiting.take(head.call) else {
             return;
         };
@@ -303,7 +303,7 @@ impl Engine for QosEngine {
             let (passed, stop) = self.pass_waiting(left_behind, &mut ports, context);
             moved += passed;
             // In the next round there is credit again. For room the transport is polled.
-            self.wake_at = (stop == Stop::Turn).then_some(now + 1);
+            self.wake_at = (stop == QueueStop::Turn).then_some(now + 1);
         }
         if let Some(share) = self.share {
             context.flow.limit_turn(share);

@@ -9,8 +9,8 @@ use provost_engine::{
     MetricSink, MetricType, Nanos, SharedState, TimeHistogram,
 };
 
-use crate::qos::board::Board;
-use crate::qos::config::{EXAMPLE, QosConfig, Rules};
+use crate::qos::board::RuntimeBoard;
+use crate::qos::config::{EXAMPLE, QosConfig, QosRules};
 use crate::qos::engine::QosEngine;
 use crate::qos::{KIND, VERSION};
 
@@ -56,12 +56,12 @@ const HOLD_BOUNDS_NS: &[Nanos] = &[
 
 /// What the engines share.
 pub(crate) struct Qos {
-    shared: Arc<Shared>,
-    boards: Mutex<BTreeMap<usize, Arc<Board>>>,
+    shared: Arc<QosShared>,
+    boards: Mutex<BTreeMap<usize, Arc<RuntimeBoard>>>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) rules: Rules,
+pub(crate) struct QosShared {
+    pub(crate) rules: QosRules,
     pub(crate) small: Counter,
     pub(crate) large: Counter,
     pub(crate) starved: Counter,
@@ -70,11 +70,11 @@ pub(crate) struct Shared {
 }
 
 impl Qos {
-    fn board(&self, datapath_context: &DatapathContext) -> Arc<Board> {
+    fn board(&self, datapath_context: &DatapathContext) -> Arc<RuntimeBoard> {
         let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
         let board = boards
             .entry(datapath_context.runtime)
-            .or_insert_with(|| Arc::new(Board::new()));
+            .or_insert_with(|| Arc::new(RuntimeBoard::new()));
         Arc::clone(board)
     }
 }
@@ -95,7 +95,7 @@ impl FilterPolicy for Qos {
         _shared: Option<&SharedState>,
     ) -> Result<Qos, ConfigError> {
         Ok(Qos {
-            shared: Arc::new(Shared {
+            shared: Arc::new(QosShared {
                 rules: config.check()?,
                 small: Counter::new(),
                 large: Counter::new(),

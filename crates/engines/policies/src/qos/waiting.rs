@@ -14,19 +14,19 @@ const STALE_TURNS_FACTOR: usize = 2;
 const STALE_TURNS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingSteps {
     calls: CallMap<WaitingCall>,
     /// By deadline, then by number. A turn whose call is gone, or waits anew, is stale: its number tells.
-    order: BinaryHeap<Reverse<Turn>>,
+    order: BinaryHeap<Reverse<StepTurn>>,
     /// By number, which is the order of arrival.
-    arrivals: VecDeque<Turn>,
+    arrivals: VecDeque<StepTurn>,
     steps: usize,
     next_number: u64,
     spare: Vec<VecDeque<Step>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct StepTurn {
     deadline: Nanos,
     number: u64,
     call: u64,
@@ -41,17 +41,17 @@ struct WaitingCall {
 
 /// The step whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct HeadStep {
     pub(crate) call: u64,
     pub(crate) deadline: Nanos,
     pub(crate) since: Nanos,
 }
 
-impl Waiting {
-    pub(crate) fn new() -> Waiting {
-        Waiting {
+impl WaitingSteps {
+    pub(crate) fn new() -> WaitingSteps {
+        WaitingSteps {
             calls: CallMap::with_hasher(CallHash::default()),
-            ..Waiting::default()
+            ..WaitingSteps::default()
         }
     }
 
@@ -74,7 +74,7 @@ impl Waiting {
             waiting.steps.push_back(step);
             return;
         }
-        let turn = Turn {
+        let turn = StepTurn {
             deadline,
             number: self.next_number,
             call: step.call,
@@ -94,7 +94,7 @@ impl Waiting {
 
     /// Whose turn it is: of the call that has waited longest, if that has been too long, else of the one whose deadline
     /// is the earliest.
-    pub(crate) fn head(&mut self, now: Nanos, starvation_bound: Nanos) -> Option<Head> {
+    pub(crate) fn head(&mut self, now: Nanos, starvation_bound: Nanos) -> Option<HeadStep> {
         let oldest = self.oldest()?;
         if now.saturating_sub(oldest.since) >= starvation_bound {
             return Some(oldest);
@@ -109,7 +109,7 @@ impl Waiting {
     }
 
     /// The call that has waited longest.
-    pub(crate) fn oldest(&mut self) -> Option<Head> {
+    pub(crate) fn oldest(&mut self) -> Option<HeadStep> {
         while let Some(turn) = self.arrivals.front().copied() {
             if let Some(head) = self.head_of(turn) {
                 return Some(head);
@@ -150,9 +150,9 @@ impl Waiting {
         calls.into_iter().flat_map(|waiting| waiting.steps).collect()
     }
 
-    fn head_of(&self, turn: Turn) -> Option<Head> {
+    fn head_of(&self, turn: StepTurn) -> Option<HeadStep> {
         let waiting = self.calls.get(&turn.call)?;
-        (waiting.number == turn.number).then_some(Head {
+        (waiting.number == turn.number).then_some(HeadStep {
             call: turn.call,
             deadline: turn.deadline,
             since: waiting.since,
@@ -171,7 +171,7 @@ impl Waiting {
     fn tidy(&mut self) {
         let most = STALE_TURNS_FACTOR * self.calls.len() + STALE_TURNS_MAX;
         let calls = &self.calls;
-        let is_valid = |turn: &Turn| {
+        let is_valid = |turn: &StepTurn| {
             calls
                 .get(&turn.call)
                 .is_some_and(|waiting| waiting.number == turn.number)
@@ -196,7 +196,7 @@ mod tests {
         Step::new(call, Parts::MESSAGE)
     }
 
-    fn taken(waiting: &mut Waiting, now: Nanos) -> Vec<u64> {
+    fn taken(waiting: &mut WaitingSteps, now: Nanos) -> Vec<u64> {
         std::iter::from_fn(|| {
             let head = waiting.head(now, BOUND)?;
             waiting.take(head.call).map(|step| step.call)
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_goes_first_and_a_call_keeps_its_order() {
-        let mut waiting = Waiting::new();
+        let mut waiting = WaitingSteps::new();
         for (call, deadline) in [(1, 50), (2, 20), (3, Nanos::MAX), (4, 20)] {
             waiting.add(step(call), deadline, 10);
         }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_too_long_goes_first() {
-        let mut waiting = Waiting::new();
+        let mut waiting = WaitingSteps::new();
         waiting.add(step(1), Nanos::MAX, 0);
         waiting.add(step(2), 500, 60);
         assert_eq!(waiting.head(99, BOUND).map(|head| head.call), Some(2));
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn calls_that_leave_early_leave_nothing_behind() {
-        let mut waiting = Waiting::new();
+        let mut waiting = WaitingSteps::new();
         waiting.add(step(0), 1, 0);
         for call in 1..10_000 {
             waiting.add(step(call), 1 + call, call);

@@ -27,7 +27,7 @@ pub(crate) const fn nanos(ticks: Ticks) -> u64 {
 
 /// The shape of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub(crate) struct BucketShape {
     /// Ticks in which one token comes in.
     pub(crate) interval: Ticks,
     /// Ticks in which an empty bucket becomes full.
@@ -36,27 +36,27 @@ pub(crate) struct Limit {
 
 /// What a bucket says of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Charge {
+pub(crate) enum ChargeAnswer {
     /// It was charged, and may begin at this time, which is not before `now`.
     At(Ticks),
     /// It was not charged: its turn would be at this time, which is too late.
     Over(Ticks),
 }
 
-impl Limit {
+impl BucketShape {
     /// Takes one token, in advance if it is there before `latest` (which is `now` for a call that does not wait).
-    pub(crate) fn charge(&self, bucket: &AtomicU64, now: Ticks, latest: Ticks) -> Charge {
+    pub(crate) fn charge(&self, bucket: &AtomicU64, now: Ticks, latest: Ticks) -> ChargeAnswer {
         let mut time = bucket.load(Ordering::Relaxed);
         loop {
             let next = time.max(now).saturating_add(self.interval);
             let turn = next.saturating_sub(self.capacity).max(now);
             if turn > latest {
-                return Charge::Over(turn);
+                return ChargeAnswer::Over(turn);
             }
             // Read-modify-writes of one word follow each other, so nothing is lost. Release pairs with the Acquire of
-            // `Slot::is_idle`: who sees the charge sees whose bucket it is.
+            // `BucketSlot::is_idle`: who sees the charge sees whose bucket it is.
             match bucket.compare_exchange_weak(time, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Charge::At(turn),
+                Ok(_) => return ChargeAnswer::At(turn),
                 // Whoever was faster has made progress.
                 Err(changed) => time = changed,
             }
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const fn limit(interval: Ticks, burst: u64) -> Limit {
-        Limit {
+    const fn limit(interval: Ticks, burst: u64) -> BucketShape {
+        BucketShape {
             interval,
             capacity: interval * burst,
         }
@@ -95,23 +95,23 @@ mod tests {
     fn a_burst_passes_at_once_and_then_one_call_an_interval() {
         let (limit, bucket) = (limit(100, 3), AtomicU64::new(0));
         for _ in 0..3 {
-            assert_eq!(limit.charge(&bucket, 1000, 1000), Charge::At(1000));
+            assert_eq!(limit.charge(&bucket, 1000, 1000), ChargeAnswer::At(1000));
         }
-        assert_eq!(limit.charge(&bucket, 1000, 1000), Charge::Over(1100));
-        assert_eq!(limit.charge(&bucket, 1099, 1099), Charge::Over(1100));
-        assert_eq!(limit.charge(&bucket, 1100, 1100), Charge::At(1100));
-        assert_eq!(limit.charge(&bucket, 1100, 1100), Charge::Over(1200));
+        assert_eq!(limit.charge(&bucket, 1000, 1000), ChargeAnswer::Over(1100));
+        assert_eq!(limit.charge(&bucket, 1099, 1099), ChargeAnswer::Over(1100));
+        assert_eq!(limit.charge(&bucket, 1100, 1100), ChargeAnswer::At(1100));
+        assert_eq!(limit.charge(&bucket, 1100, 1100), ChargeAnswer::Over(1200));
     }
 
     #[test]
     fn who_may_wait_gets_a_turn_behind_the_others_and_can_give_it_back() {
         let (limit, bucket) = (limit(100, 1), AtomicU64::new(0));
-        assert_eq!(limit.charge(&bucket, 50, 250), Charge::At(50));
-        assert_eq!(limit.charge(&bucket, 50, 250), Charge::At(150));
-        assert_eq!(limit.charge(&bucket, 50, 250), Charge::At(250));
-        assert_eq!(limit.charge(&bucket, 50, 250), Charge::Over(350));
+        assert_eq!(limit.charge(&bucket, 50, 250), ChargeAnswer::At(50));
+        assert_eq!(limit.charge(&bucket, 50, 250), ChargeAnswer::At(150));
+        assert_eq!(limit.charge(&bucket, 50, 250), ChargeAnswer::At(250));
+        assert_eq!(limit.charge(&bucket, 50, 250), ChargeAnswer::Over(350));
         limit.refund(&bucket);
-        assert_eq!(limit.charge(&bucket, 50, 250), Charge::At(250));
+        assert_eq!(limit.charge(&bucket, 50, 250), ChargeAnswer::At(250));
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
     fn no_time_overflows() {
         let limit = limit(u64::MAX / 4, 2);
         let bucket = AtomicU64::new(u64::MAX - 3);
-        assert!(matches!(limit.charge(&bucket, 5, 5), Charge::Over(_)));
+        assert!(matches!(limit.charge(&bucket, 5, 5), ChargeAnswer::Over(_)));
         assert_eq!(nanos(ticks(u64::MAX)), u64::MAX.div_ceil(TICKS_PER_NANO));
     }
 
@@ -143,10 +143,10 @@ mod tests {
                 level = (level + gap).min(limit.capacity);
                 let passes = level >= interval;
                 let charged = limit.charge(&bucket, now, now);
-                prop_assert_eq!(charged == Charge::At(now), passes);
+                prop_assert_eq!(charged == ChargeAnswer::At(now), passes);
                 match charged {
-                    Charge::At(_) => level -= interval,
-                    Charge::Over(turn) => prop_assert_eq!(turn - now, interval - level),
+                    ChargeAnswer::At(_) => level -= interval,
+                    ChargeAnswer::Over(turn) => prop_assert_eq!(turn - now, interval - level),
                 }
             }
         }

@@ -7,7 +7,7 @@ use provost_wire::metadata;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-use crate::rate_limit::bucket::{Limit, TICKS_PER_SECOND, Ticks};
+use crate::rate_limit::bucket::{BucketShape, TICKS_PER_SECOND, Ticks};
 
 /// Fastest rate, in calls a second.
 pub const REQUESTS_PER_SECOND_MAX: f64 = 1e9;
@@ -46,7 +46,7 @@ buckets_max = 65536
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RateLimitConfig {
-    pub(crate) requests_per_second: Rate,
+    pub(crate) requests_per_second: CallRate,
     pub(crate) burst: u64,
     pub(crate) per: Vec<String>,
     pub(crate) on_limit: OnLimit,
@@ -57,7 +57,7 @@ pub(crate) struct RateLimitConfig {
 impl Default for RateLimitConfig {
     fn default() -> RateLimitConfig {
         RateLimitConfig {
-            requests_per_second: Rate::Unlimited,
+            requests_per_second: CallRate::Unlimited,
             burst: 0,
             per: Vec::new(),
             on_limit: OnLimit::Reject,
@@ -69,7 +69,7 @@ impl Default for RateLimitConfig {
 
 /// Calls in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Rate {
+pub(crate) enum CallRate {
     Unlimited,
     PerSecond(f64),
 }
@@ -84,9 +84,9 @@ pub(crate) enum OnLimit {
 
 /// A configuration that was checked.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rules {
+pub(crate) struct LimitRules {
     /// `None`: unlimited.
-    pub(crate) limit: Option<Limit>,
+    pub(crate) limit: Option<BucketShape>,
     pub(crate) per: Vec<KeyPart>,
     /// How long a call may wait for its turn; `None` to reject it.
     pub(crate) wait_max: Option<Ticks>,
@@ -109,12 +109,12 @@ pub(crate) enum KeyPart {
 }
 
 impl RateLimitConfig {
-    pub(crate) fn check(&self) -> Result<Rules, ConfigError> {
+    pub(crate) fn check(&self) -> Result<LimitRules, ConfigError> {
         let limit = self.limit()?;
         check_range("queue_calls_max", self.queue_calls_max, 1..=QUEUE_CALLS_MAX)?;
         check_range("buckets_max", self.buckets_max, 1..=BUCKETS_MAX)?;
         let wait_max = limit.map_or(0, |limit| limit.interval.saturating_mul(self.queue_calls_max));
-        Ok(Rules {
+        Ok(LimitRules {
             limit,
             per: self.key_parts()?,
             wait_max: (self.on_limit == OnLimit::Queue).then_some(wait_max),
@@ -122,9 +122,9 @@ impl RateLimitConfig {
         })
     }
 
-    fn limit(&self) -> Result<Option<Limit>, ConfigError> {
+    fn limit(&self) -> Result<Option<BucketShape>, ConfigError> {
         check_range("burst", self.burst, 0..=BURST_MAX)?;
-        let Rate::PerSecond(rate) = self.requests_per_second else {
+        let CallRate::PerSecond(rate) = self.requests_per_second else {
             return Ok(None);
         };
         if !(REQUESTS_PER_SECOND_MIN..=REQUESTS_PER_SECOND_MAX).contains(&rate) {
@@ -148,7 +148,7 @@ impl RateLimitConfig {
             );
             return Err(ConfigError::new("burst", problem));
         }
-        Ok(Some(Limit { interval, capacity }))
+        Ok(Some(BucketShape { interval, capacity }))
     }
 
     fn key_parts(&self) -> Result<Vec<KeyPart>, ConfigError> {
@@ -215,8 +215,8 @@ impl fmt::Display for KeyPart {
     }
 }
 
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+impl<'de> Deserialize<'de> for CallRate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CallRate, D::Error> {
         deserializer.deserialize_any(RateVisitor)
     }
 }
@@ -224,28 +224,28 @@ impl<'de> Deserialize<'de> for Rate {
 struct RateVisitor;
 
 impl Visitor<'_> for RateVisitor {
-    type Value = Rate;
+    type Value = CallRate;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("requests_per_second as a number of calls, or \"unlimited\"")
     }
 
-    fn visit_i64<E: serde::de::Error>(self, rate: i64) -> Result<Rate, E> {
-        Ok(Rate::PerSecond(rate as f64))
+    fn visit_i64<E: serde::de::Error>(self, rate: i64) -> Result<CallRate, E> {
+        Ok(CallRate::PerSecond(rate as f64))
     }
 
-    fn visit_u64<E: serde::de::Error>(self, rate: u64) -> Result<Rate, E> {
-        Ok(Rate::PerSecond(rate as f64))
+    fn visit_u64<E: serde::de::Error>(self, rate: u64) -> Result<CallRate, E> {
+        Ok(CallRate::PerSecond(rate as f64))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, rate: f64) -> Result<Rate, E> {
-        let unlimited = (rate == f64::INFINITY).then_some(Rate::Unlimited);
-        Ok(unlimited.unwrap_or(Rate::PerSecond(rate)))
+    fn visit_f64<E: serde::de::Error>(self, rate: f64) -> Result<CallRate, E> {
+        let unlimited = (rate == f64::INFINITY).then_some(CallRate::Unlimited);
+        Ok(unlimited.unwrap_or(CallRate::PerSecond(rate)))
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Rate, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CallRate, E> {
         match text {
-            "unlimited" => Ok(Rate::Unlimited),
+            "unlimited" => Ok(CallRate::Unlimited),
             _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
         }
     }
@@ -257,7 +257,7 @@ mod tests {
     use provost_engine::parse_config;
     use provost_engine::rig::config;
 
-    fn checked(text: &str) -> Result<Rules, String> {
+    fn checked(text: &str) -> Result<LimitRules, String> {
         let parsed: RateLimitConfig = parse_config(&config(text)).map_err(|error| error.to_string())?;
         parsed.check().map_err(|error| error.to_string())
     }
@@ -278,14 +278,14 @@ mod tests {
         let second = TICKS_PER_SECOND;
         assert_eq!(
             limit("requests_per_second = 100"),
-            Limit {
+            BucketShape {
                 interval: second / 100,
                 capacity: second
             }
         );
         assert_eq!(
             limit("requests_per_second = 0.5\nburst = 3"),
-            Limit {
+            BucketShape {
                 interval: 2 * second,
                 capacity: 6 * second
             }

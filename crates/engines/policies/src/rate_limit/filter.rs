@@ -5,9 +5,9 @@ use std::sync::Arc;
 use provost_engine::{CallState, Code, Denial, Filter, Parts, StepView, Verdict, Watch};
 
 use crate::rate_limit::atomic::Ordering;
-use crate::rate_limit::bucket::{Charge, Ticks, nanos, ticks};
+use crate::rate_limit::bucket::{ChargeAnswer, Ticks, nanos, ticks};
 use crate::rate_limit::key::KeyPlan;
-use crate::rate_limit::policy::{Shared, latest};
+use crate::rate_limit::policy::{LimitShared, latest};
 
 const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 
@@ -15,7 +15,7 @@ const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 pub(crate) struct LimitFilter(Option<Limited>);
 
 struct Limited {
-    shared: Arc<Shared>,
+    shared: Arc<LimitShared>,
     keys: KeyPlan,
 }
 
@@ -24,13 +24,13 @@ impl LimitFilter {
         LimitFilter(None)
     }
 
-    pub(crate) fn new(shared: Arc<Shared>, keys: KeyPlan) -> LimitFilter {
+    pub(crate) fn new(shared: Arc<LimitShared>, keys: KeyPlan) -> LimitFilter {
         LimitFilter(Some(Limited { shared, keys }))
     }
 }
 
 impl Filter for LimitFilter {
-    type Call = Waiting;
+    type Call = QueuedCall;
 
     fn watch(&self) -> Watch {
         match &self.0 {
@@ -46,7 +46,7 @@ impl Filter for LimitFilter {
         }
     }
 
-    fn judge(&mut self, call: &mut Waiting, step: &mut StepView<'_>) -> Verdict {
+    fn judge(&mut self, call: &mut QueuedCall, step: &mut StepView<'_>) -> Verdict {
         match &self.0 {
             None => Verdict::Pass,
             Some(limited) => limited.judge(call, step),
@@ -55,7 +55,7 @@ impl Filter for LimitFilter {
 }
 
 impl Limited {
-    fn judge(&self, call: &mut Waiting, step: &mut StepView<'_>) -> Verdict {
+    fn judge(&self, call: &mut QueuedCall, step: &mut StepView<'_>) -> Verdict {
         let now = ticks(step.now());
         if let Some(verdict) = call.turn(step, now) {
             return verdict;
@@ -71,16 +71,16 @@ impl Limited {
             Some(wait_max) => latest(wait_max, now, step.deadline()),
         };
         match shared.charge(key, now, latest) {
-            Charge::At(turn) if turn <= now => {
+            ChargeAnswer::At(turn) if turn <= now => {
                 shared.ok.add(step.datapath_context(), 1);
                 Verdict::Pass
             }
-            Charge::At(turn) => {
+            ChargeAnswer::At(turn) => {
                 shared.queued.add(step.datapath_context(), 1);
-                *call = Waiting::until(turn, key, shared);
+                *call = QueuedCall::until(turn, key, shared);
                 Verdict::Hold { until: nanos(turn) }
             }
-            Charge::Over(turn) => {
+            ChargeAnswer::Over(turn) => {
                 shared.rejected.add(step.datapath_context(), 1);
                 self.reject(turn - latest.min(turn))
             }
@@ -104,29 +104,29 @@ impl Limited {
 /// A call that may wait for its turn. The token that it took in advance goes back unless it has its turn: when it is
 /// given up, and also when another engine takes over, which charges the call again.
 #[derive(Default)]
-pub(crate) struct Waiting(Option<Advance>);
+pub(crate) struct QueuedCall(Option<AdvanceToken>);
 
-struct Advance {
+struct AdvanceToken {
     turn: Ticks,
     key: u64,
-    shared: Arc<Shared>,
-    use_of_token: Use,
+    shared: Arc<LimitShared>,
+    use_of_token: BucketUse,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum BucketUse {
     Outstanding,
     Spent,
 }
 
-impl Waiting {
-    fn until(turn: Ticks, key: u64, shared: &Arc<Shared>) -> Waiting {
+impl QueuedCall {
+    fn until(turn: Ticks, key: u64, shared: &Arc<LimitShared>) -> QueuedCall {
         shared.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(Some(Advance {
+        QueuedCall(Some(AdvanceToken {
             turn,
             key,
             shared: Arc::clone(shared),
-            use_of_token: Use::Outstanding,
+            use_of_token: BucketUse::Outstanding,
         }))
     }
 
@@ -138,21 +138,21 @@ impl Waiting {
             return Some(Verdict::Hold { until });
         }
         let mut advance = self.0.take()?;
-        advance.use_of_token = Use::Spent;
+        advance.use_of_token = BucketUse::Spent;
         let since = step.held_since().unwrap_or(step.begun_at());
         advance.shared.waits.observe(step.now().saturating_sub(since));
         Some(Verdict::Pass)
     }
 }
 
-impl Drop for Advance {
+impl Drop for AdvanceToken {
     fn drop(&mut self) {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        if self.use_of_token == Use::Outstanding {
+        if self.use_of_token == BucketUse::Outstanding {
             self.shared.refund(self.key);
         }
     }
 }
 
 /// Nothing is saved: the successor charges what still waits.
-impl CallState for Waiting {}
+impl CallState for QueuedCall {}

@@ -14,15 +14,15 @@ use crate::rate_limit::config::KeyPart;
 
 /// The secret of a policy's keys. It is saved along with the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seed(pub(crate) [u8; 16]);
+pub(crate) struct KeySeed(pub(crate) [u8; 16]);
 
-impl Seed {
-    pub(crate) fn random() -> Seed {
+impl KeySeed {
+    pub(crate) fn random() -> KeySeed {
         let random = || RandomState::new().hash_one(0u64).to_le_bytes();
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&random());
         seed[8..].copy_from_slice(&random());
-        Seed(seed)
+        KeySeed(seed)
     }
 
     fn hasher(&self) -> SipHasher13 {
@@ -44,11 +44,11 @@ struct MethodKey {
     /// The key, if there is nothing else.
     whole: Option<u64>,
     /// What is read of each call.
-    reads: Box<[Read]>,
+    reads: Box<[KeyRead]>,
 }
 
 #[derive(Debug)]
-enum Read {
+enum KeyRead {
     Metadata(Box<str>),
     Field(FieldPath),
 }
@@ -64,7 +64,7 @@ impl KeyPlan {
     /// The plan of a datapath, or why the parts cannot be read there.
     pub(crate) fn new(
         parts: &[KeyPart],
-        seed: Seed,
+        seed: KeySeed,
         datapath_context: &DatapathContext,
     ) -> Result<KeyPlan, AttachError> {
         let methods = (0..datapath_context.methods.len() as u16)
@@ -88,8 +88,8 @@ impl KeyPlan {
         let mut hasher = method.begun;
         for read in &method.reads {
             match read {
-                Read::Metadata(key) => hash_text(&mut hasher, step.metadata(key)),
-                Read::Field(path) => hash_value(&mut hasher, step.field(path)?),
+                KeyRead::Metadata(key) => hash_text(&mut hasher, step.metadata(key)),
+                KeyRead::Field(path) => hash_value(&mut hasher, step.field(path)?),
             }
         }
         Ok(finish(&hasher))
@@ -99,7 +99,7 @@ impl KeyPlan {
 impl MethodKey {
     fn new(
         parts: &[KeyPart],
-        seed: Seed,
+        seed: KeySeed,
         datapath_context: &DatapathContext,
         method: u16,
     ) -> Result<MethodKey, AttachError> {
@@ -129,10 +129,10 @@ impl MethodKey {
                 KeyPart::PeerIdentity => {
                     hash_text(&mut begun, Some(datapath_context.peer.identity.as_bytes()));
                 }
-                KeyPart::Metadata(key) => reads.push(Read::Metadata(key.as_str().into())),
+                KeyPart::Metadata(key) => reads.push(KeyRead::Metadata(key.as_str().into())),
                 // The policy is not there for calls of other methods: their messages may have other fields.
                 KeyPart::Message(_) if !datapath_context.applies_to(method) => {}
-                KeyPart::Message(path) => reads.push(Read::Field(field(datapath_context, method, path)?)),
+                KeyPart::Message(path) => reads.push(KeyRead::Field(field(datapath_context, method, path)?)),
             }
         }
         Ok(MethodKey {
@@ -246,7 +246,7 @@ fn last_field<'a>(schema: &'a Schema, message: MessageId, path: &str) -> Option<
 }
 
 /// What tells two configurations apart whose keys mean different things.
-pub(crate) fn fingerprint(parts: &[KeyPart], seed: Seed) -> u64 {
+pub(crate) fn fingerprint(parts: &[KeyPart], seed: KeySeed) -> u64 {
     let mut hasher = seed.hasher();
     parts
         .iter()

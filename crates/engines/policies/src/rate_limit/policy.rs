@@ -9,12 +9,12 @@ use provost_engine::{
 
 use crate::rate_limit::KIND;
 use crate::rate_limit::atomic::{AtomicU64, Ordering};
-use crate::rate_limit::bucket::{Charge, Limit, Ticks, ticks};
-use crate::rate_limit::config::{EXAMPLE, RateLimitConfig, Rules};
+use crate::rate_limit::bucket::{BucketShape, ChargeAnswer, Ticks, ticks};
+use crate::rate_limit::config::{EXAMPLE, LimitRules, RateLimitConfig};
 use crate::rate_limit::filter::LimitFilter;
-use crate::rate_limit::key::{KeyPlan, Seed, fingerprint};
-use crate::rate_limit::saved::Saved;
-use crate::rate_limit::table::Table;
+use crate::rate_limit::key::{KeyPlan, KeySeed, fingerprint};
+use crate::rate_limit::saved::SavedBuckets;
+use crate::rate_limit::table::BucketTable;
 
 /// Runtimes that note the time apart; those beyond share.
 const CLOCKS: usize = 16;
@@ -75,20 +75,20 @@ const WAIT_BOUNDS_NS: &[Nanos] = &[
 
 /// What the engines of a rate limit share.
 pub(crate) struct RateLimit {
-    rules: Rules,
-    seed: Seed,
-    shared: Option<Arc<Shared>>,
+    rules: LimitRules,
+    seed: KeySeed,
+    shared: Option<Arc<LimitShared>>,
 }
 
 /// Buckets and counts of a limit that is not unlimited.
-pub(crate) struct Shared {
+pub(crate) struct LimitShared {
     /// The name under which it was attached.
     pub(crate) name: Arc<str>,
-    pub(crate) limit: Limit,
+    pub(crate) limit: BucketShape,
     pub(crate) wait_max: Option<Ticks>,
     buckets: Buckets,
     /// When each runtime last looked at its clock here.
-    clocks: [Clock; CLOCKS],
+    clocks: [SavedClock; CLOCKS],
     pub(crate) ok: Counter,
     pub(crate) rejected: Counter,
     pub(crate) queued: Counter,
@@ -99,23 +99,23 @@ pub(crate) struct Shared {
 
 enum Buckets {
     One(AtomicU64),
-    Keyed(Table),
+    Keyed(BucketTable),
 }
 
 #[derive(Default)]
 #[repr(align(64))]
-struct Clock(AtomicU64);
+struct SavedClock(AtomicU64);
 
-impl Shared {
-    fn new(rules: &Rules, limit: Limit, name: Arc<str>) -> Shared {
-        Shared {
+impl LimitShared {
+    fn new(rules: &LimitRules, limit: BucketShape, name: Arc<str>) -> LimitShared {
+        LimitShared {
             name,
             limit,
             wait_max: rules.wait_max,
             buckets: if rules.per.is_empty() {
                 Buckets::One(AtomicU64::new(0))
             } else {
-                Buckets::Keyed(Table::new(rules.buckets))
+                Buckets::Keyed(BucketTable::new(rules.buckets))
             },
             clocks: Default::default(),
             ok: Counter::new(),
@@ -127,7 +127,7 @@ impl Shared {
     }
 
     /// Takes a token of a key's bucket, in advance if it is there before `latest`.
-    pub(crate) fn charge(&self, key: u64, now: Ticks, latest: Ticks) -> Charge {
+    pub(crate) fn charge(&self, key: u64, now: Ticks, latest: Ticks) -> ChargeAnswer {
         let bucket = match &self.buckets {
             Buckets::One(bucket) => bucket,
             Buckets::Keyed(table) => table.bucket(key, now),
@@ -166,9 +166,9 @@ impl Shared {
         }
     }
 
-    fn save(&self, seed: Seed, per: u64) -> Saved {
+    fn save(&self, seed: KeySeed, per: u64) -> SavedBuckets {
         let now = self.last_time();
-        Saved {
+        SavedBuckets {
             seed,
             per,
             interval: self.limit.interval,
@@ -182,7 +182,7 @@ impl Shared {
         }
     }
 
-    fn restore(&self, saved: &Saved) {
+    fn restore(&self, saved: &SavedBuckets) {
         self.clocks[0].0.store(saved.now, Ordering::Relaxed);
         for (key, time) in &saved.buckets {
             let time = self.limit.adapt(saved.interval, *time, saved.now);
@@ -215,10 +215,10 @@ impl FilterPolicy for RateLimit {
     ) -> Result<RateLimit, ConfigError> {
         let rules = config.check()?;
         // A state of a form that this version does not know is left out: every bucket begins full.
-        let saved = shared.and_then(Saved::read);
-        let seed = saved.as_ref().map_or_else(Seed::random, |saved| saved.seed);
+        let saved = shared.and_then(SavedBuckets::read);
+        let seed = saved.as_ref().map_or_else(KeySeed::random, |saved| saved.seed);
         let shared = rules.limit.map(|limit| {
-            let shared = Shared::new(&rules, limit, Arc::clone(&environment.policy));
+            let shared = LimitShared::new(&rules, limit, Arc::clone(&environment.policy));
             if let Some(saved) = saved
                 && saved.per == fingerprint(&rules.per, seed)
             {

@@ -9,13 +9,13 @@ use provost_engine::SharedState;
 use crate::rate_limit::KIND;
 use crate::rate_limit::bucket::Ticks;
 use crate::rate_limit::config::BUCKETS_MAX;
-use crate::rate_limit::key::Seed;
+use crate::rate_limit::key::KeySeed;
 
 const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Saved {
-    pub(crate) seed: Seed,
+pub(crate) struct SavedBuckets {
+    pub(crate) seed: KeySeed,
     /// Which parts the keys are made of.
     pub(crate) per: u64,
     pub(crate) interval: Ticks,
@@ -23,7 +23,7 @@ pub(crate) struct Saved {
     pub(crate) buckets: Vec<(u64, Ticks)>,
 }
 
-impl Saved {
+impl SavedBuckets {
     pub(crate) fn write(&self) -> SharedState {
         let mut out = FieldWriter::new();
         out.bytes.extend_from_slice(&self.seed.0);
@@ -42,20 +42,20 @@ impl Saved {
     }
 
     /// Reads what any version up to this one has written; `None` for what makes no sense.
-    pub(crate) fn read(state: &SharedState) -> Option<Saved> {
+    pub(crate) fn read(state: &SharedState) -> Option<SavedBuckets> {
         match state.version {
-            VERSION => Saved::fields(&state.bytes).ok(),
+            VERSION => SavedBuckets::fields(&state.bytes).ok(),
             _ => None,
         }
     }
 
-    fn fields(bytes: &[u8]) -> Result<Saved, RestoreError> {
+    fn fields(bytes: &[u8]) -> Result<SavedBuckets, RestoreError> {
         let mut fields = FieldReader::new(KIND, bytes);
-        let seed = Seed(fields.array()?);
+        let seed = KeySeed(fields.array()?);
         let (per, interval, now) = (fields.u64()?, fields.u64()?, fields.u64()?);
         let count = fields.count(BUCKETS_MAX as usize)?;
         let buckets = (0..count).map(|_| Ok((fields.u64()?.max(1), fields.u64()?)));
-        let saved = Saved {
+        let saved = SavedBuckets {
             seed,
             per,
             interval,

@@ -24,22 +24,22 @@ const WAYS: usize = if cfg!(loom) { 1 } else { 4 };
 const TRIES_MAX: usize = 4;
 
 /// A bounded table of buckets.
-pub(crate) struct Table {
-    sets: Box<[Set]>,
+pub(crate) struct BucketTable {
+    sets: Box<[BucketSet]>,
     /// How often a key took a slot that was in use.
     evictions: AtomicU64,
 }
 
 #[repr(align(64))]
-struct Set([Slot; WAYS]);
+struct BucketSet([BucketSlot; WAYS]);
 
-struct Slot {
+struct BucketSlot {
     /// 0: never used.
     key: AtomicU64,
     time: AtomicU64,
 }
 
-impl Slot {
+impl BucketSlot {
     fn is_idle(&self, now: Ticks) -> bool {
         self.time() <= now
     }
@@ -50,16 +50,18 @@ impl Slot {
     }
 }
 
-impl Table {
+impl BucketTable {
     /// A table of at least so many buckets, all full.
-    pub(crate) fn new(buckets: usize) -> Table {
-        let slot = || Slot {
+    pub(crate) fn new(buckets: usize) -> BucketTable {
+        let slot = || BucketSlot {
             key: AtomicU64::new(0),
             time: AtomicU64::new(0),
         };
         let sets = buckets.div_ceil(WAYS).next_power_of_two().max(2);
-        Table {
-            sets: (0..sets).map(|_| Set(std::array::from_fn(|_| slot()))).collect(),
+        BucketTable {
+            sets: (0..sets)
+                .map(|_| BucketSet(std::array::from_fn(|_| slot())))
+                .collect(),
             evictions: AtomicU64::new(0),
         }
     }
@@ -121,9 +123,9 @@ impl Table {
     }
 
     /// The slot that a new key takes, and whose it is.
-    fn place(&self, key: u64, now: Ticks) -> (&Slot, u64) {
+    fn place(&self, key: u64, now: Ticks) -> (&BucketSlot, u64) {
         let [first, second] = self.homes_of(key).map(|home| &self.sets[home].0);
-        let idle = |home: &[Slot; WAYS]| home.iter().filter(|slot| slot.is_idle(now)).count();
+        let idle = |home: &[BucketSlot; WAYS]| home.iter().filter(|slot| slot.is_idle(now)).count();
         // Where more is free, so that both homes fill evenly and far fewer keys find all slots in use ("power of two
         // choices").
         let (nearer, farther) = if idle(second) > idle(first) {
@@ -140,7 +142,7 @@ impl Table {
         (slot, slot.key.load(Ordering::Relaxed))
     }
 
-    fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {
+    fn candidates(&self, key: u64) -> impl Iterator<Item = &BucketSlot> {
         let homes = self.homes_of(key).map(|home| &self.sets[home].0);
         homes.into_iter().flatten()
     }
@@ -166,13 +168,13 @@ mod tests {
         })
     }
 
-    fn use_until(table: &Table, key: u64, now: Ticks, time: Ticks) {
+    fn use_until(table: &BucketTable, key: u64, now: Ticks, time: Ticks) {
         table.bucket(key, now).fetch_max(time, Ordering::Relaxed);
     }
 
     #[test]
     fn each_key_has_a_bucket_of_its_own_and_keeps_it() {
-        let table = Table::new(4096);
+        let table = BucketTable::new(4096);
         for (number, key) in keys(200).enumerate() {
             use_until(&table, key, 10, 1000 + number as u64);
         }
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_full_bucket_gives_way_to_a_new_key_and_a_used_one_hands_on_what_is_missing() {
-        let table = Table::new(1);
+        let table = BucketTable::new(1);
         let slots = table.sets.len() * WAYS;
         for (number, key) in keys(slots as u64).enumerate() {
             use_until(&table, key, 0, 100 + number as u64);
@@ -203,7 +205,7 @@ mod tests {
     /// Of 6,000 keys in 8,192 slots nearly all find one that is free.
     #[test]
     fn two_choices_leave_few_keys_without_a_slot() {
-        let table = Table::new(8192);
+        let table = BucketTable::new(8192);
         keys(6000).for_each(|key| use_until(&table, key, 0, 1000));
         assert!(table.evictions() < 60, "{}", table.evictions());
     }
@@ -215,15 +217,15 @@ mod tests {
             burst in 1u64..4,
             picks in prop::collection::vec((0u64..64, 0u64..40), 1..600),
         ) {
-            let limit = crate::rate_limit::bucket::Limit { interval: 100, capacity: 100 * burst };
-            let table = Table::new(8);
+            let limit = crate::rate_limit::bucket::BucketShape { interval: 100, capacity: 100 * burst };
+            let table = BucketTable::new(8);
             let slots = (table.sets.len() * WAYS) as u64;
             let (mut now, mut passed) = (1, 0);
             let keys: Vec<u64> = keys(64).collect();
             for (pick, gap) in picks {
                 now += gap;
                 let bucket = table.bucket(keys[pick as usize], now);
-                passed += u64::from(matches!(limit.charge(bucket, now, now), crate::rate_limit::bucket::Charge::At(_)));
+                passed += u64::from(matches!(limit.charge(bucket, now, now), crate::rate_limit::bucket::ChargeAnswer::At(_)));
                 prop_assert!(passed <= slots * (burst + now / limit.interval));
             }
         }

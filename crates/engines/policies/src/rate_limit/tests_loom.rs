@@ -5,18 +5,18 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::rate_limit::atomic::{AtomicU64, Ordering};
-use crate::rate_limit::bucket::{Charge, Limit};
-use crate::rate_limit::table::Table;
+use crate::rate_limit::bucket::{BucketShape, ChargeAnswer};
+use crate::rate_limit::table::BucketTable;
 
 const NOW: u64 = 1000;
 const BURST: u64 = 2;
-const LIMIT: Limit = Limit {
+const LIMIT: BucketShape = BucketShape {
     interval: 100,
     capacity: 100 * BURST,
 };
 
 fn passes(bucket: &AtomicU64) -> u64 {
-    u64::from(LIMIT.charge(bucket, NOW, NOW) == Charge::At(NOW))
+    u64::from(LIMIT.charge(bucket, NOW, NOW) == ChargeAnswer::At(NOW))
 }
 
 /// Runs the same on two threads and adds up what both say.
@@ -41,8 +41,8 @@ fn turns_are_given_out_once_each_and_a_refund_is_one_token() {
     loom::model(|| {
         let bucket = Arc::new(AtomicU64::new(NOW + LIMIT.capacity));
         let turns = on_two_threads(&bucket, |bucket, _| match LIMIT.charge(bucket, NOW, u64::MAX) {
-            Charge::At(turn) => turn,
-            Charge::Over(_) => 0,
+            ChargeAnswer::At(turn) => turn,
+            ChargeAnswer::Over(_) => 0,
         });
         assert_eq!(turns, 2 * NOW + LIMIT.interval + 2 * LIMIT.interval);
         on_two_threads(&bucket, |bucket, _| {
@@ -57,7 +57,7 @@ fn turns_are_given_out_once_each_and_a_refund_is_one_token() {
 #[test]
 fn a_new_key_that_two_threads_bring_ends_up_with_one_bucket() {
     loom::model(|| {
-        let table = Arc::new(Table::new(2));
+        let table = Arc::new(BucketTable::new(2));
         let passed = on_two_threads(&table, |table, _| {
             passes(table.bucket(7, NOW)) + passes(table.bucket(7, NOW))
         });
@@ -71,7 +71,7 @@ fn a_new_key_that_two_threads_bring_ends_up_with_one_bucket() {
 #[test]
 fn a_slot_that_changes_hands_keeps_what_is_missing() {
     loom::model(|| {
-        let table = Arc::new(Table::new(2));
+        let table = Arc::new(BucketTable::new(2));
         for key in [2, 4] {
             let bucket = table.bucket(key, NOW);
             assert_eq!(passes(bucket) + passes(bucket), BURST);
@@ -88,7 +88,7 @@ fn a_slot_that_changes_hands_keeps_what_is_missing() {
 #[test]
 fn a_new_key_among_used_slots_gets_what_is_left_in_them() {
     loom::model(|| {
-        let table = Arc::new(Table::new(2));
+        let table = Arc::new(BucketTable::new(2));
         for key in [2, 4] {
             assert_eq!(passes(table.bucket(key, NOW)), 1);
         }

@@ -48,7 +48,7 @@ impl Channel {
         while !tls.is_done() {
             self.read_tls(&mut tls)?;
             if tls.is_done() {
-                tls.tell(SEALED_FROM_HERE)?;
+                tls.send(SEALED_FROM_HERE)?;
             }
             self.write_tls(&mut tls)?;
         }

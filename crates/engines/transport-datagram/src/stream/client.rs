@@ -10,7 +10,7 @@ impl ResumableStream {
         let attach = Attach {
             id: self.id,
             received: self.incoming.received,
-            flags: self.tell(),
+            flags: self.take_flags(),
         };
         self.attachment = Attachment::Attaching { session, since_ns };
         let mut request = self.pool.take(ATTACH_BYTES);
@@ -81,7 +81,7 @@ impl ResumableStream {
     }
 
     pub(super) fn carry(&mut self, now_ns: u64, session: SessionId, mut segment: MsgBuf) -> Result<(), Lost> {
-        let (received, flags) = (self.incoming.received, self.tell());
+        let (received, flags) = (self.incoming.received, self.take_flags());
         Head::renew(&mut segment, received, flags);
         let asked = self.asked;
         self.call(now_ns, session, METHOD_CARRY, segment)?;
@@ -120,7 +120,7 @@ impl ResumableStream {
                 self.pool.give(request);
                 let head = Head::read(&response);
                 let head = head.ok_or_else(|| Lost("the peer sent a segment without a head".to_owned()))?;
-                self.heed(head);
+                self.apply_head(head);
                 self.arrived(
                     head,
                     Segment {
@@ -141,7 +141,7 @@ impl ResumableStream {
     }
 
     /// Leaves more requests with a server that has more to say, fewer with one that gives them back empty.
-    pub(super) fn heed(&mut self, head: Head) {
+    pub(super) fn apply_head(&mut self, head: Head) {
         self.polls = match (head.flags & MORE != 0, head.number) {
             (true, _) => (self.polls * 2).min(POLLS_MAX),
             (false, 0) => self.polls.saturating_sub(1).max(1),

@@ -20,8 +20,8 @@ impl ResumableStream {
             polled = self.receive(now_ns, batches)?;
         }
         self.endpoint.handle_timers(now_ns);
-        self.hear(now_ns)?;
-        self.heed_refusals(now_ns)?;
+        self.on_events(now_ns)?;
+        self.apply_refusals(now_ns)?;
         // A session that has ended meanwhile is followed by another one.
         self.attach(now_ns)?;
         match self.role {
@@ -112,7 +112,7 @@ impl ResumableStream {
     }
 
     /// Hears what the endpoint has to tell.
-    pub(super) fn hear(&mut self, now_ns: u64) -> Result<(), Lost> {
+    pub(super) fn on_events(&mut self, now_ns: u64) -> Result<(), Lost> {
         while let Some(event) = self.endpoint.poll_event() {
             self.handle(now_ns, event)?;
         }
@@ -248,7 +248,7 @@ impl ResumableStream {
     /// Heeds what says that nobody listens at the peer's address: messages of the network, and peers that do not know the
     /// session. Anybody can send those, so that a sealed stream only asks its peer whether it is there, and believes in its
     /// silence. (A server's end cannot ask: there, the connection's own questions decide.)
-    pub(super) fn heed_refusals(&mut self, now_ns: u64) -> Result<(), Lost> {
+    pub(super) fn apply_refusals(&mut self, now_ns: u64) -> Result<(), Lost> {
         let is_sealed = self.terms.key.is_some();
         let refusals = &mut self.refusals;
         let unproven = self.endpoint.unproven_losses();
@@ -282,7 +282,7 @@ impl ResumableStream {
 
     pub(super) fn transmit(&mut self, now_ns: u64, batches: &mut PacketBatches) -> Result<bool, Lost> {
         let marks = self.session().map(|session| self.endpoint.peer_marks(session));
-        self.socket.heed(marks.unwrap_or_default())?;
+        self.socket.apply_marks(marks.unwrap_or_default())?;
         let mut sent = false;
         loop {
             let (socket, room) = (&mut self.socket, batches.room());
@@ -302,7 +302,7 @@ impl ResumableStream {
     }
 
     /// The flags that go with whatever is sent now.
-    pub(super) fn tell(&mut self) -> u8 {
+    pub(super) fn take_flags(&mut self) -> u8 {
         self.told_busy = self.is_busy();
         if self.told_busy { BUSY } else { 0 }
     }

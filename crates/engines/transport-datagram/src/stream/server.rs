@@ -91,7 +91,7 @@ impl ResumableStream {
             session: handle.session(),
         };
         let mut head = [0; HEAD_BYTES];
-        let (received, flags) = (self.incoming.received, self.tell());
+        let (received, flags) = (self.incoming.received, self.take_flags());
         (Head {
             number: 0,
             received,
@@ -111,7 +111,7 @@ impl ResumableStream {
             && let Some(handle) = self.held.pop_back()
         {
             let more = if self.held.is_empty() { MORE } else { 0 };
-            let (received, flags) = (self.incoming.received, self.tell() | more);
+            let (received, flags) = (self.incoming.received, self.take_flags() | more);
             Head::renew(&mut segment, received, flags);
             if let Err(refused) = self.endpoint.respond(now_ns, handle, STATUS_OK, segment) {
                 self.send_again(refused.response);
@@ -123,7 +123,7 @@ impl ResumableStream {
                 return;
             };
             let mut head = [0; HEAD_BYTES];
-            let (received, flags) = (self.incoming.received, self.tell());
+            let (received, flags) = (self.incoming.received, self.take_flags());
             (Head {
                 number: 0,
                 received,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_conformance::{End, Pair, Saved, Successors, methods};
+use provost_conformance::{End, LeftState, Pair, Successors, methods};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_nic_model::RtlModel;
 use provost_transport_nic::{
@@ -98,7 +98,7 @@ impl Successors for NicSuccessors {
     fn one(
         &mut self,
         role: Role,
-        saved: Saved,
+        saved: LeftState,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         let link = &self.links[usize::from(role == Role::Server)];

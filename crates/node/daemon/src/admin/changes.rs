@@ -46,7 +46,7 @@ async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, S
         .into_iter()
         .map(|(schema, _)| schema)
         .collect();
-    let maker = desk.plane.policies.maker.for_trials();
+    let maker = desk.plane.policies.maker.for_dry_runs();
     let check = move || {
         let instance = maker
             .instance(&attachment, None)

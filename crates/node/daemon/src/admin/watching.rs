@@ -38,7 +38,7 @@ pub(crate) async fn tap(
         }
     }
     if asked.recent > 0 {
-        return tell_kept(desk, &asked, &answers).await;
+        return send_kept(desk, &asked, &answers).await;
     }
     let mut told = 0;
     loop {
@@ -73,7 +73,7 @@ pub(crate) async fn tap(
 }
 
 /// Tells the newest samples that each tap has kept, the oldest of them first.
-async fn tell_kept(
+async fn send_kept(
     desk: &Desk,
     asked: &v1::TapRequest,
     answers: &Answers<v1::TapSample>,

@@ -217,7 +217,7 @@ impl GrpcAccess {
         // Before its runtime can say anything of it.
         self.clients.insert(&client);
         let new = Box::new(NewCaller { app: client.id, port });
-        if runtime.tell(Command::AttachCaller(new)).await.is_err() {
+        if runtime.send(Command::AttachCaller(new)).await.is_err() {
             self.forget(client.id);
             runtime.remove_app();
             return;
@@ -289,7 +289,7 @@ impl GrpcAccess {
         client.give_up();
         let command = || Command::Detach(client.id);
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
-        while self.runtimes[client.runtime].tell(command()).await.is_err() {
+        while self.runtimes[client.runtime].send(command()).await.is_err() {
             tracing::error!(app = client.id, "a runtime thread takes no commands");
         }
     }
@@ -300,7 +300,7 @@ impl GrpcAccess {
             return;
         };
         client.give_up();
-        if log::may_tell(EventSubject::User(client.process.credentials.uid)) {
+        if log::may_log(EventSubject::User(client.process.credentials.uid)) {
             let (name, reason) = (&client.name, &*log::cut(reason));
             tracing::info!(app = id, name, reason, "a gRPC client's connection has ended");
         }
@@ -370,7 +370,7 @@ impl GrpcAccess {
                 }),
             };
             let command = Command::AnswerService(Box::new(answer));
-            if let Err(error) = access.runtimes[client.runtime].tell(command).await {
+            if let Err(error) = access.runtimes[client.runtime].send(command).await {
                 tracing::error!(%error, "a gRPC client was not answered");
             }
         };
@@ -409,12 +409,12 @@ impl GrpcAccess {
             Ok(app) => {
                 client.admitted.replace(Some(Rc::clone(app)));
                 client.is_admitted.notify_one();
-                if log::may_tell(EventSubject::User(uid)) {
+                if log::may_log(EventSubject::User(uid)) {
                     let listener = &client.listener().config.name;
                     tracing::info!(app = client.id, name, origin, listener, "a gRPC client calls");
                 }
             }
-            Err(refusal) if log::may_tell(EventSubject::User(uid)) => {
+            Err(refusal) if log::may_log(EventSubject::User(uid)) => {
                 let reason = &*log::cut(&refusal.message);
                 tracing::warn!(name, origin, reason, "refused a gRPC client");
             }
@@ -504,7 +504,7 @@ impl GrpcAccess {
         }
         // A runtime that takes no command for seconds has others to fear for.
         if self.runtimes[client.runtime]
-            .tell(Command::DrainCaller(client.id))
+            .send(Command::DrainCaller(client.id))
             .await
             .is_err()
         {
@@ -522,7 +522,7 @@ impl GrpcAccess {
             },
         };
         let command = Command::EndCaller(Box::new(ending));
-        if self.runtimes[client.runtime].tell(command).await.is_err() {
+        if self.runtimes[client.runtime].send(command).await.is_err() {
             tracing::error!(app = client.id, "a runtime thread takes no commands");
         }
     }

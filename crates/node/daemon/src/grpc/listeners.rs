@@ -366,7 +366,7 @@ impl OpenListener {
 
 /// Says that a connection to a transparent listener is closed.
 fn refuse_redirection(listener: &GrpcListener, client: SocketAddr, error: &io::Error) {
-    if log::may_tell(EventSubject::Peer(network_of(client.ip()))) {
+    if log::may_log(EventSubject::Peer(network_of(client.ip()))) {
         let name = &listener.config.name;
         tracing::info!(listener = name, %client, %error, "refused a gRPC client");
     }

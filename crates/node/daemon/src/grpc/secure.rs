@@ -106,7 +106,7 @@ impl GrpcAccess {
                 Err(reason) => {
                     let name = &listener.config.name;
                     access.secure.count_refusal(name);
-                    if log::may_tell(EventSubject::Peer(network_of(address.ip()))) {
+                    if log::may_log(EventSubject::Peer(network_of(address.ip()))) {
                         let reason = &*log::cut(&reason);
                         tracing::info!(listener = name, reason, "refused a gRPC client");
                     }

@@ -51,7 +51,7 @@ fn take_over(apps: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
     std::thread::scope(|scope| {
         let old = scope.spawn(|| {
             let old = old;
-            hand_over(&old, &socket, state, &descriptors)
+            transfer_state(&old, &socket, state, &descriptors)
         });
         let restored = Node::hot_restart(parts, Predecessor::at(new));
         assert!(restored.is_err(), "it goes on with what was not committed");
@@ -91,7 +91,7 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
 }
 
 /// What the old process says, until it is told that the state is restored, or why it is not: the last word of the new one.
-fn hand_over(
+fn transfer_state(
     channel: &Channel,
     socket: &Path,
     state: &[u8],

@@ -414,7 +414,7 @@ impl LiveChanges {
             done,
         };
         let runtime = &self.runtimes[prepared.context.runtime];
-        let told = runtime.tell(Command::Reconfigure(Box::new(reconfigure))).await;
+        let told = runtime.send(Command::Reconfigure(Box::new(reconfigure))).await;
         told.map_err(|_| ChangeError::Overloaded)?;
         Ok(AskedDatapath {
             context: prepared.context,
@@ -522,7 +522,7 @@ impl LiveChanges {
             return;
         };
         let name = next.entries[at].attachment.name.clone();
-        match self.policies.history.before(tag) {
+        match self.policies.history.fallback_of(tag) {
             None => return,
             Some(Some(previous)) => next.entries[at] = previous,
             Some(None) => drop(next.entries.remove(at)),

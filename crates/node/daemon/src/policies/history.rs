@@ -76,7 +76,7 @@ impl ChangeHistory {
     }
 
     /// What was before an instance that came not long ago, and has not failed itself: an attachment, or none.
-    pub(crate) fn before(&self, mut tag: Tag) -> Option<Option<Entry>> {
+    pub(crate) fn fallback_of(&self, mut tag: Tag) -> Option<Option<Entry>> {
         let all = self.recent.borrow();
         loop {
             let recent = all.get(&tag)?;

@@ -207,7 +207,7 @@ impl Maker {
     }
 
     /// One whose instances are only tried: nobody hears what they say.
-    pub(crate) fn for_trials(&self) -> Maker {
+    pub(crate) fn for_dry_runs(&self) -> Maker {
         Maker::new(
             Arc::clone(&self.registry),
             Arc::clone(&self.node),

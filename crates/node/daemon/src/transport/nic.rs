@@ -38,7 +38,7 @@ fn open(addresses: Vec<PeerAddress>, _request: &ConnectRequest) -> PeerOpening {
     let stop = nic::HandshakeStop::default();
     let stopped = stop.clone();
     let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
-    let stop: StopHandshake = Box::new(move || stop.tell());
+    let stop: StopHandshake = Box::new(move || stop.stop());
     // There is nothing to wait for: the first packet is part of the handshake.
     Box::pin(std::future::ready(Ok(OpenedPeer { handshake, stop })))
 }

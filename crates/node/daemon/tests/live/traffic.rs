@@ -263,7 +263,7 @@ impl Caller {
             self.send_streams(stops);
             match self.sender.poll() {
                 Some(step) => {
-                    self.hear(&step);
+                    self.on_step(&step);
                     let gap_us = last.elapsed().as_micros() as u64;
                     self.counts.gap_us_max.fetch_max(gap_us, Ordering::Relaxed);
                     last = Instant::now();
@@ -349,7 +349,7 @@ impl Caller {
         }
     }
 
-    fn hear(&mut self, step: &Completion) {
+    fn on_step(&mut self, step: &Completion) {
         if step.parts.contains(Parts::CANCEL) {
             let reason = self.sender.app.status_message(step);
             panic!("a call failed: {} {reason:?} {step:?}", status(step));

@@ -111,7 +111,7 @@ impl RelayPort {
 
 // What comes.
 impl RelayPort {
-    fn hear_caller(&mut self, step: Step) {
+    fn on_caller_step(&mut self, step: Step) {
         let id = step.call;
         if step.parts.contains(Parts::BEGIN) {
             let Some(shape) = self.parts.methods.get(usize::from(step.method)) else {
@@ -129,7 +129,7 @@ impl RelayPort {
         self.take(id, RelayEnd::Server, step);
     }
 
-    fn hear_server(&mut self, connection: u32, mut step: Step) {
+    fn on_server_step(&mut self, connection: u32, mut step: Step) {
         let Some(id) = self.begun.get(&(connection, step.call)).copied() else {
             // The caller has given the call up meanwhile.
             return self.free(step.body);
@@ -498,9 +498,9 @@ impl CallPort for RelayPort {
 
     fn push_step(&mut self, connection: u32, step: Step) -> Result<(), Step> {
         if Some(connection) == self.serving {
-            self.hear_caller(step);
+            self.on_caller_step(step);
         } else {
-            self.hear_server(connection, step);
+            self.on_server_step(connection, step);
         }
         Ok(())
     }

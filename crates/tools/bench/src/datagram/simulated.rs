@@ -3,8 +3,8 @@
 use provost_datagram::{
     Algorithm, Config, CongestionConfig, DctcpConfig, Recovery, SwiftConfig, TimelyConfig,
 };
-use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
-use provost_datagram_sim::{Faults, Host, Links, Simulation};
+use provost_datagram_sim::traffic::{AnswerForm, CallWish, Traffic};
+use provost_datagram_sim::{Host, Links, PacketFaults, Simulation};
 
 use provost_figures::{Cell, Median};
 
@@ -98,15 +98,15 @@ fn loss(recovery: Recovery, part: f64, ms: u64) -> Median {
         recovery,
         ..Config::default()
     };
-    let wish = Wish {
+    let wish = CallWish {
         request_bytes: LARGE_BYTES,
         response_bytes: 32,
-        answer: Answer::AtOnce,
+        answer: AnswerForm::AtOnce,
     };
     let mut simulation = start(&config, 1, wish);
-    simulation.network.faults = Faults {
+    simulation.network.faults = PacketFaults {
         loss: part,
-        ..Faults::default()
+        ..PacketFaults::default()
     };
     let payload_bytes = simulation.endpoint(SERVER).packet_payload_bytes() as f64;
     // Whole messages are too coarse a measure for so short a time: packets that were new.
@@ -135,10 +135,10 @@ fn incast(algorithm: Algorithm, senders: Host, ms: u64) -> Median {
         congestion,
         ..Config::default()
     };
-    let wish = Wish {
+    let wish = CallWish {
         request_bytes: INCAST_BYTES,
         response_bytes: 32,
-        answer: Answer::AtOnce,
+        answer: AnswerForm::AtOnce,
     };
     let mut simulation = start(&config, senders, wish);
     // Rates find their level first.
@@ -163,7 +163,7 @@ fn incast(algorithm: Algorithm, senders: Host, ms: u64) -> Median {
 }
 
 /// So many clients, each with such calls on its way to one server, one after another.
-fn start(config: &Config, clients: Host, wish: Wish) -> Simulation<Traffic> {
+fn start(config: &Config, clients: Host, wish: CallWish) -> Simulation<Traffic> {
     let applications = (0..=clients).map(Traffic::on).collect();
     let mut simulation = Simulation::new(SEED, Links::default(), config, applications);
     for client in 1..=clients {

@@ -1,6 +1,6 @@
 //! What the figures are held against (within one run, as all targets are).
 
-use provost_figures::{Bound, Cell, Cells, Figure, Outcome, Place};
+use provost_figures::{Bound, Cell, Cells, Figure, FigurePlace, TargetOutcome};
 
 use super::plan::{CALLS_IN_FLIGHT, Without};
 
@@ -20,7 +20,7 @@ const HANDLED: Figure = |median| Some(2.0 * CALLS_IN_FLIGHT as f64 / median.p50_
 const SHM: &str = "provost shm";
 
 #[rustfmt::skip]
-const RATIOS: [(&str, Place, Place, Bound); 10] = [
+const RATIOS: [(&str, FigurePlace, FigurePlace, Bound); 10] = [
     ("p50 over shared memory, us above bare", (SHM, "lat", P50), ("bare shm", "lat", P50), DifferenceAtMost(0.5)),
     ("p50 over UDP to bare", ("provost udp", "lat", P50), ("bare udp", "lat", P50), RatioAtMost(1.3)),
     ("p50 over AF_XDP to bare", ("provost xdp", "lat", P50), ("bare xdp", "lat", P50), RatioAtMost(1.3)),
@@ -34,7 +34,7 @@ const RATIOS: [(&str, Place, Place, Bound); 10] = [
 ];
 
 #[rustfmt::skip]
-const VALUES: [(&str, Place, Bound); 5] = [
+const VALUES: [(&str, FigurePlace, Bound); 5] = [
     ("M calls handled by a core, batches of 3", (SHM, "rate b=3", HANDLED), ValueAtLeast(10.0)),
     ("M calls handled by a core, batches of 5", (SHM, "rate b=5", HANDLED), ValueAtLeast(10.0)),
     ("p99 queueing, incast of 100, timely, us", ("sim timely", "gp incast 100", P99), ValueAtMost(969.0)),
@@ -43,18 +43,18 @@ const VALUES: [(&str, Place, Bound); 5] = [
 ];
 
 /// Every target of which this run has the figures.
-pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
+pub(crate) fn outcomes(cells: &Cells) -> Vec<TargetOutcome> {
     let ratios = RATIOS.iter().filter_map(|(what, over, under, bound)| {
-        Outcome::of_places((*what).into(), cells, *over, *under, *bound)
+        TargetOutcome::of_places((*what).into(), cells, *over, *under, *bound)
     });
     let values = VALUES
         .iter()
-        .filter_map(|(what, place, bound)| Outcome::of_place((*what).into(), cells, *place, *bound));
+        .filter_map(|(what, place, bound)| TargetOutcome::of_place((*what).into(), cells, *place, *bound));
     let is_all_on = |cell: &&Cell| cell.setup == SHM && cell.what == Without::Nothing.name();
     let in_place = cells.cells.iter().find(is_all_on).and_then(requests_in_place);
     let in_place = in_place.and_then(|part| {
         let what = "part of requests handed over in place";
-        Outcome::of_value(what.into(), part, ValueAtLeast(1.0))
+        TargetOutcome::of_value(what.into(), part, ValueAtLeast(1.0))
     });
     ratios.chain(values).chain(in_place).collect()
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use provost::blocking::block_on;
 use provost::codegen::Stream;
 use provost::{Code, Status};
-use provost_kv::data::{self, Pair};
+use provost_kv::data::{self, FileEntry};
 use provost_kv::proto::kv_client::KvClient;
 use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest};
 use tokio::runtime::{Builder, Runtime};
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<(), WorkerError> {
     if options.value_bytes.is_some() {
         caller.put_measured()?;
     }
-    worker::tell(&Event::Ready { address: None })?;
+    worker::send_event(&Event::Ready { address: None })?;
     worker::each_command(|command| caller.carry_out(command))
 }
 
@@ -80,9 +80,9 @@ struct Caller {
     runtime: Runtime,
     client: KvClient,
     /// The file's entries.
-    pairs: Arc<Vec<Pair>>,
+    pairs: Arc<Vec<FileEntry>>,
     /// The entries that are measured with.
-    measured: Arc<Vec<Pair>>,
+    measured: Arc<Vec<FileEntry>>,
     tallies: HashMap<(Activity, usize), Tally>,
 }
 
@@ -231,7 +231,7 @@ impl Caller {
 }
 
 struct Count {
-    pairs: Arc<Vec<Pair>>,
+    pairs: Arc<Vec<FileEntry>>,
     client: KvClient,
     next: AtomicUsize,
     end: Instant,
@@ -290,7 +290,7 @@ async fn get_secret(client: &KvClient) -> Outcome {
     }
 }
 
-async fn get_some(client: &KvClient, pair: &Pair) -> Outcome {
+async fn get_some(client: &KvClient, pair: &FileEntry) -> Outcome {
     match client.get(get_request(pair)).await {
         Ok(reply) if compare_reply(pair, reply.get_ref().entry.as_deref()).is_ok() => Outcome::Answered,
         Ok(_) => Outcome::Failed,
@@ -303,7 +303,7 @@ async fn get_some(client: &KvClient, pair: &Pair) -> Outcome {
 
 /// One slice of a measurement, shared by its callers.
 struct Slice {
-    pairs: Arc<Vec<Pair>>,
+    pairs: Arc<Vec<FileEntry>>,
     next: AtomicUsize,
     activity: Activity,
     end: Instant,
@@ -334,7 +334,7 @@ async fn call_for_a_while(client: KvClient, slice: Arc<Slice>) -> Result<Vec<Dur
 
 async fn check_some(
     client: KvClient,
-    pairs: Arc<Vec<Pair>>,
+    pairs: Arc<Vec<FileEntry>>,
     next: Arc<AtomicUsize>,
 ) -> Result<(), WorkerError> {
     while let at = next.fetch_add(1, Ordering::Relaxed)
@@ -361,12 +361,12 @@ async fn all<T: Send + 'static>(
 
 fn note_progress(done: u64, total: u64) -> Result<(), WorkerError> {
     if done.is_multiple_of(PROGRESS_ENTRIES) {
-        worker::tell(&Event::Progress { done, total })?;
+        worker::send_event(&Event::Progress { done, total })?;
     }
     Ok(())
 }
 
-fn compare_reply(pair: &Pair, entry: Option<&Entry>) -> Result<(), WorkerError> {
+fn compare_reply(pair: &FileEntry, entry: Option<&Entry>) -> Result<(), WorkerError> {
     match entry {
         Some(entry) if entry.key == pair.key => compare(Some(&pair.value), entry),
         other => Err(WorkerError::Wrong(format!(
@@ -387,29 +387,29 @@ fn compare(expected: Option<&[u8]>, entry: &Entry) -> Result<(), WorkerError> {
     }
 }
 
-fn own_pairs(value_bytes: usize) -> Vec<Pair> {
+fn own_pairs(value_bytes: usize) -> Vec<FileEntry> {
     let count = (OWN_BYTES_MAX / value_bytes.max(1)).clamp(1, OWN_ENTRIES_MAX);
-    let pair = |number: usize| Pair {
+    let pair = |number: usize| FileEntry {
         key: format!("{OWN_PREFIX}{number:04}"),
         value: (0..value_bytes).map(|at| (at + number) as u8).collect(),
     };
     (0..count).map(pair).collect()
 }
 
-fn get_request(pair: &Pair) -> GetRequest {
+fn get_request(pair: &FileEntry) -> GetRequest {
     GetRequest {
         key: pair.key.as_str().into(),
     }
 }
 
-fn put_request(pair: &Pair) -> PutRequest {
+fn put_request(pair: &FileEntry) -> PutRequest {
     PutRequest {
         entry: entry(pair).into(),
         ..PutRequest::default()
     }
 }
 
-fn entry(pair: &Pair) -> Entry {
+fn entry(pair: &FileEntry) -> Entry {
     Entry {
         key: pair.key.as_str().into(),
         value: pair.value.as_slice().into(),
@@ -423,7 +423,7 @@ fn call_failed(status: Status) -> WorkerError {
 
 /// The file's entries as a stream of requests.
 struct EntryStream {
-    pairs: Arc<Vec<Pair>>,
+    pairs: Arc<Vec<FileEntry>>,
     next: usize,
 }
 

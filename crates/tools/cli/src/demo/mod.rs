@@ -213,7 +213,7 @@ pub(crate) fn run_part(part: Part) -> Result<(), WorkerError> {
         } => rawtcp::ping(address, waiting, message_bytes),
     };
     if let Err(error) = &outcome {
-        worker::tell(&Event::Failed {
+        worker::send_event(&Event::Failed {
             message: error.to_string(),
         })?;
     }
@@ -330,7 +330,7 @@ async fn play(
 }
 
 /// How large a message of the yardstick is: as large as a value, and at least 64 bytes.
-fn measured_bytes(options: &Options, pairs: &[data::Pair]) -> usize {
+fn measured_bytes(options: &Options, pairs: &[data::FileEntry]) -> usize {
     let mean = pairs.iter().map(|pair| pair.value.len()).sum::<usize>() / pairs.len().max(1);
     options.value_bytes.map_or(mean, |bytes| bytes as usize).max(64)
 }

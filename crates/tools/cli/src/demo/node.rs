@@ -63,7 +63,7 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Socket)?;
         // A successor is told of by the operator's answer.
         if !takes_over {
-            worker::tell(&Event::Ready {
+            worker::send_event(&Event::Ready {
                 address: node.addresses().first().map(ToString::to_string),
             })?;
         }

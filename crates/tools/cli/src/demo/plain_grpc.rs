@@ -61,7 +61,7 @@ pub(crate) fn serve() -> Result<(), WorkerError> {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let incoming = TcpIncoming::bind(address).map_err(WorkerError::Socket)?;
         let address = incoming.local_addr().map_err(WorkerError::Socket)?;
-        worker::tell(&Event::Ready {
+        worker::send_event(&Event::Ready {
             address: Some(address.to_string()),
         })?;
         let serving = Server::builder().add_service(GreeterService);
@@ -79,7 +79,7 @@ pub(crate) fn call(socket: &Path) -> Result<(), WorkerError> {
         let _entered = executor.enter();
         endpoint.connect_lazy()
     };
-    worker::tell(&Event::Ready { address: None })?;
+    worker::send_event(&Event::Ready { address: None })?;
     worker::each_command(|command| match command {
         Command::CallOn { seconds } => {
             let until = Instant::now() + Duration::from_secs_f64(seconds);

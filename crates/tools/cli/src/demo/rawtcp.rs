@@ -25,7 +25,7 @@ pub(crate) enum Waiting {
 pub(crate) fn echo(waiting: Waiting, message_bytes: usize) -> Result<(), WorkerError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(WorkerError::Socket)?;
     let address = listener.local_addr().map_err(WorkerError::Socket)?;
-    worker::tell(&Event::Ready {
+    worker::send_event(&Event::Ready {
         address: Some(address.to_string()),
     })?;
     std::thread::spawn(move || {
@@ -49,7 +49,7 @@ fn echo_on(peer: TcpStream, waiting: Waiting, message_bytes: usize) -> io::Resul
 
 /// Measures round trips to an [`echo`] at `address`, as it is commanded.
 pub(crate) fn ping(address: SocketAddr, waiting: Waiting, message_bytes: usize) -> Result<(), WorkerError> {
-    worker::tell(&Event::Ready { address: None })?;
+    worker::send_event(&Event::Ready { address: None })?;
     let mut tally = Tally::new();
     worker::each_command(|command| match command {
         Command::Measure(measure) => {

@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<(), WorkerError> {
     let mut told = None;
     // The end of the service is first asked about when the service has begun.
     let shutdown = std::future::poll_fn(|context| {
-        let told = told.get_or_insert_with(|| worker::tell(&Event::Ready { address: None }));
+        let told = told.get_or_insert_with(|| worker::send_event(&Event::Ready { address: None }));
         match told {
             Ok(()) => input.as_mut().poll(context),
             Err(_) => Poll::Ready(()),

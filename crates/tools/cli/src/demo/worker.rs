@@ -57,7 +57,7 @@ pub(crate) fn die_with(pid: i32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-pub(crate) fn tell(event: &Event) -> Result<(), WorkerError> {
+pub(crate) fn send_event(event: &Event) -> Result<(), WorkerError> {
     let mut line = serde_json::to_string(event).map_err(WorkerError::Command)?;
     line.push('\n');
     let mut output = io::stdout().lock();
@@ -74,7 +74,7 @@ pub(crate) fn each_command(
     for line in io::stdin().lock().lines() {
         let line = line.map_err(WorkerError::Pipe)?;
         let command = serde_json::from_str(&line).map_err(WorkerError::Command)?;
-        tell(&carry_out(command)?)?;
+        send_event(&carry_out(command)?)?;
     }
     Ok(())
 }

@@ -199,7 +199,7 @@ impl Execution {
         for (at, step) in steps.iter().enumerate() {
             let number = at + 1;
             if matches!(self.journal.standing.get(&number), Some(Standing::Checked(_))) {
-                self.tell(number, "done before", step, "")?;
+                self.print_event(number, "done before", step, "")?;
                 continue;
             }
             // Looked at before, as a look that lasts would keep the news of an interruption out.
@@ -257,7 +257,7 @@ impl Execution {
         }
         self.journal.write(Event::Checked, number, None, "")?;
         if !step.checks.is_empty() {
-            self.tell(number, "checked", step, "")?;
+            self.print_event(number, "checked", step, "")?;
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Execution {
         };
         self.journal
             .write(Event::Started, number, Some(undo), &step.title())?;
-        self.tell(number, "begins", step, "")?;
+        self.print_event(number, "begins", step, "")?;
         let done = if may_be_done && done_before(action, place).await {
             Ok("it was so already".to_owned())
         } else {
@@ -287,7 +287,7 @@ impl Execution {
         match done {
             Ok(summary) => {
                 self.journal.write(Event::Done, number, None, &summary)?;
-                self.tell(number, "done", step, &summary)
+                self.print_event(number, "done", step, &summary)
             }
             Err(failure) => {
                 // A refusal changes nothing; of anything else it is not known.
@@ -305,7 +305,7 @@ impl Execution {
 
     async fn give_up(&mut self, number: usize, step: &Step, failure: Failure, keep: bool) -> Failure {
         // Whatever happens to the output, what was done is undone.
-        let _ = self.tell(number, "failed", step, &failure.message);
+        let _ = self.print_event(number, "failed", step, &failure.message);
         let message = format!("step {number} ({}): {}", step.title(), failure.message);
         if keep {
             return Failure::new(
@@ -341,7 +341,7 @@ impl Execution {
             };
             // The journal is for a later attempt; this one goes on without it.
             let _ = self.journal.write(event, number, None, &message);
-            let _ = self.tell(number, word, &step, &message);
+            let _ = self.print_event(number, word, &step, &message);
         }
         if left == 0 {
             let _ = self.journal.write(Event::Reverted, 0, None, "");
@@ -385,12 +385,12 @@ impl Execution {
                 }
                 _ => String::new(),
             };
-            self.tell(at + 1, "would be done", step, &summary)?;
+            self.print_event(at + 1, "would be done", step, &summary)?;
         }
         self.say("nothing was changed", Look::Normal)
     }
 
-    fn tell(&self, number: usize, event: &str, step: &Step, message: &str) -> Result<(), Failure> {
+    fn print_event(&self, number: usize, event: &str, step: &Step, message: &str) -> Result<(), Failure> {
         let count = self.plan.steps.len();
         if self.is_json {
             let line = json!({

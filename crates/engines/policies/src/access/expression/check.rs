@@ -9,15 +9,15 @@ use provost_schema::{Cardinality, EnumId, Field, MessageId, Type};
 use super::constant::Constant;
 use super::error::{ExpressionError, listing, nearest};
 use super::evaluate;
-use super::kind::Kind;
-use super::node::{Absent, Base, By, Entry, FieldOf, Node, Presence};
+use super::kind::ExpressionKind;
+use super::node::{AbsentValue, CheckedNode, EntryKey, FieldOf, PathBase, PathEntry, PresenceTest};
 use super::{Expression, Scope, Source, Uses};
 use crate::access::lists::ValueList;
 
 /// Nodes of a compiled expression, at most. (Macros make more of them than were written.)
 const NODES_MAX: usize = 4096;
 
-type Checked = Result<Typed, ExpressionError>;
+type CheckResult = Result<TypedNode, ExpressionError>;
 
 /// Compiles a whole expression, which must be a condition.
 pub(crate) fn compile(source: &Source, scope: &Scope) -> Result<Expression, ExpressionError> {
@@ -29,7 +29,7 @@ pub(crate) fn compile(source: &Source, scope: &Scope) -> Result<Expression, Expr
         nodes: 0,
     };
     let typed = checker.check(&source.tree)?;
-    if typed.kind != Kind::Bool {
+    if typed.kind != ExpressionKind::Bool {
         let problem = format!("a condition is a bool, and this is {}", typed.kind.a());
         return Err(source.error(source.tree.id, problem, "compare it with something"));
     }
@@ -44,61 +44,61 @@ pub(crate) struct Checker<'s> {
     pub(crate) source: &'s Source,
     pub(crate) scope: &'s Scope,
     /// Variables of the quantifiers around, by slot.
-    pub(crate) bound: Vec<(String, Kind)>,
+    pub(crate) bound: Vec<(String, ExpressionKind)>,
     pub(crate) uses: Uses,
     nodes: usize,
 }
 
-pub(crate) struct Typed {
-    pub(crate) kind: Kind,
+pub(crate) struct TypedNode {
+    pub(crate) kind: ExpressionKind,
     pub(crate) term: Term,
 }
 
 /// What a part is, as far as it is known before it is known what becomes of it.
 pub(crate) enum Term {
-    Node(Node),
+    Node(CheckedNode),
     /// A field, or with an empty path the message itself.
     Path(PathTo),
     /// An element of a list or of a map.
-    Entry(Box<Entry>),
+    Entry(Box<PathEntry>),
     /// A list that was written out.
-    Values(Vec<Node>),
+    Values(Vec<CheckedNode>),
     ValueList(Arc<ValueList>),
     Metadata,
     Namespace(String),
 }
 
 pub(crate) struct PathTo {
-    base: Base,
+    base: PathBase,
     root: MessageId,
     path: String,
     /// The last field; `None` for the message itself.
     field: Option<Field>,
 }
 
-impl Typed {
-    pub(crate) fn node(kind: Kind, node: Node) -> Typed {
-        Typed {
+impl TypedNode {
+    pub(crate) fn node(kind: ExpressionKind, node: CheckedNode) -> TypedNode {
+        TypedNode {
             kind,
             term: Term::Node(node),
         }
     }
 
-    fn constant(constant: Constant) -> Typed {
+    fn constant(constant: Constant) -> TypedNode {
         let kind = match constant {
-            Constant::Bool(_) => Kind::Bool,
-            Constant::Int(_) => Kind::Int,
-            Constant::Uint(_) => Kind::Uint,
-            Constant::Double(_) => Kind::Double,
-            Constant::String(_) => Kind::String,
-            Constant::Bytes(_) => Kind::Bytes,
+            Constant::Bool(_) => ExpressionKind::Bool,
+            Constant::Int(_) => ExpressionKind::Int,
+            Constant::Uint(_) => ExpressionKind::Uint,
+            Constant::Double(_) => ExpressionKind::Double,
+            Constant::String(_) => ExpressionKind::String,
+            Constant::Bytes(_) => ExpressionKind::Bytes,
         };
-        Typed::node(kind, Node::Constant(constant))
+        TypedNode::node(kind, CheckedNode::Constant(constant))
     }
 }
 
 impl<'s> Checker<'s> {
-    pub(crate) fn check(&mut self, tree: &Tree) -> Checked {
+    pub(crate) fn check(&mut self, tree: &Tree) -> CheckResult {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
             return Err(self.error(tree, "the expression is too large", "split it into several rules"));
@@ -128,30 +128,30 @@ impl<'s> Checker<'s> {
     }
 
     /// Evaluates what reads nothing of a call.
-    fn fold(&self, typed: Typed) -> Typed {
+    fn fold(&self, typed: TypedNode) -> TypedNode {
         match typed.term {
             Term::Node(node) if self.bound.is_empty() && node.constant().is_none() && node.is_fixed() => {
                 let constant = evaluate::fixed(&node, &self.scope.tables);
-                Typed::node(typed.kind, constant.map_or(node, Node::Constant))
+                TypedNode::node(typed.kind, constant.map_or(node, CheckedNode::Constant))
             }
-            term => Typed { term, ..typed },
+            term => TypedNode { term, ..typed },
         }
     }
 
     /// The node of a part that must be one value.
-    pub(crate) fn value(&self, typed: Typed, tree: &Tree) -> Result<Node, ExpressionError> {
+    pub(crate) fn value(&self, typed: TypedNode, tree: &Tree) -> Result<CheckedNode, ExpressionError> {
         let kind = typed.kind;
         let no_value = |help: &str| Err(self.error(tree, format!("{} is not one value", kind.a()), help));
         match (typed.term, &kind) {
             (Term::Node(node), _) => Ok(node),
-            (_, Kind::List(_)) => no_value("use `in`, size(), all(), exists() or an index"),
-            (_, Kind::Map(..)) => no_value("use `in`, size(), all(), exists() or a key"),
-            (_, Kind::Message(..)) => no_value("name one of its fields, or use has()"),
+            (_, ExpressionKind::List(_)) => no_value("use `in`, size(), all(), exists() or an index"),
+            (_, ExpressionKind::Map(..)) => no_value("use `in`, size(), all(), exists() or a key"),
+            (_, ExpressionKind::Message(..)) => no_value("name one of its fields, or use has()"),
             (Term::Path(path), kind) => match absent(kind) {
-                Some(absent) => Ok(Node::Field(Box::new(self.field_of(path, tree)?), absent)),
+                Some(absent) => Ok(CheckedNode::Field(Box::new(self.field_of(path, tree)?), absent)),
                 None => no_value(""),
             },
-            (Term::Entry(entry), _) => Ok(Node::Element(entry)),
+            (Term::Entry(entry), _) => Ok(CheckedNode::Element(entry)),
             (Term::ValueList(_), _) => no_value("use it behind `in`"),
             (Term::Metadata, _) => no_value("name a key: metadata[\"key\"]"),
             (Term::Values(_), _) => no_value("use it behind `in`"),
@@ -169,8 +169,8 @@ impl<'s> Checker<'s> {
         Ok(FieldOf { base: to.base, path })
     }
 
-    fn literal(&self, tree: &Tree, literal: &LiteralValue) -> Checked {
-        Ok(Typed::constant(match literal {
+    fn literal(&self, tree: &Tree, literal: &LiteralValue) -> CheckResult {
+        Ok(TypedNode::constant(match literal {
             LiteralValue::Boolean(value) => Constant::Bool(*value.inner()),
             LiteralValue::Int(value) => Constant::Int(*value.inner()),
             LiteralValue::UInt(value) => Constant::Uint(*value.inner()),
@@ -184,8 +184,8 @@ impl<'s> Checker<'s> {
         }))
     }
 
-    fn list(&mut self, tree: &Tree, list: &cel::common::ast::ListExpr) -> Checked {
-        let mut kind: Option<Kind> = None;
+    fn list(&mut self, tree: &Tree, list: &cel::common::ast::ListExpr) -> CheckResult {
+        let mut kind: Option<ExpressionKind> = None;
         let mut nodes = Vec::new();
         for element in &list.elements {
             let typed = self.check(element)?;
@@ -199,8 +199,8 @@ impl<'s> Checker<'s> {
             nodes.push(self.value(typed, element)?);
         }
         match kind {
-            Some(kind) => Ok(Typed {
-                kind: Kind::List(Box::new(kind)),
+            Some(kind) => Ok(TypedNode {
+                kind: ExpressionKind::List(Box::new(kind)),
                 term: Term::Values(nodes),
             }),
             None => Err(self.error(tree, "nothing is in an empty list", "write its elements")),
@@ -214,37 +214,37 @@ impl<'s> Checker<'s> {
         "request", "response", "metadata", "method", "service", "node", "side", "peer", "app", "lists",
     ];
 
-    fn identifier(&mut self, tree: &Tree, name: &str) -> Checked {
+    fn identifier(&mut self, tree: &Tree, name: &str) -> CheckResult {
         if let Some(slot) = self.bound.iter().rposition(|(bound, _)| bound == name) {
             return Ok(self.variable(slot));
         }
         match name {
             "request" => self.message(tree, self.scope.request),
             "response" => self.message(tree, self.scope.response),
-            "metadata" => Ok(Typed {
-                kind: Kind::Map(Box::new(Kind::String), Box::new(Kind::String)),
+            "metadata" => Ok(TypedNode {
+                kind: ExpressionKind::Map(Box::new(ExpressionKind::String), Box::new(ExpressionKind::String)),
                 term: Term::Metadata,
             }),
             "peer" | "app" | "lists" => Ok(self.namespace(name)),
             name => match self.scope.constants.get(name) {
-                Some(constant) => Ok(Typed::constant(constant.clone())),
+                Some(constant) => Ok(TypedNode::constant(constant.clone())),
                 None => Err(self.unknown(tree, name)),
             },
         }
     }
 
-    fn variable(&self, slot: usize) -> Typed {
+    fn variable(&self, slot: usize) -> TypedNode {
         let kind = self.bound[slot].1.clone();
         let term = match kind {
-            Kind::Message(root, _) => Term::Path(PathTo {
-                base: Base::Variable(slot as u8),
+            ExpressionKind::Message(root, _) => Term::Path(PathTo {
+                base: PathBase::Variable(slot as u8),
                 root,
                 path: String::new(),
                 field: None,
             }),
-            _ => Term::Node(Node::Variable(slot as u8)),
+            _ => Term::Node(CheckedNode::Variable(slot as u8)),
         };
-        Typed { kind, term }
+        TypedNode { kind, term }
     }
 
     fn unknown(&self, tree: &Tree, name: &str) -> ExpressionError {
@@ -257,14 +257,14 @@ impl<'s> Checker<'s> {
         self.error(tree, format!("there is no variable {name}"), help)
     }
 
-    fn namespace(&self, name: &str) -> Typed {
-        let kind = Kind::Namespace(match name {
+    fn namespace(&self, name: &str) -> TypedNode {
+        let kind = ExpressionKind::Namespace(match name {
             "peer" => "peer",
             "app" => "app",
             "peer.app" => "peer.app",
             _ => "lists",
         });
-        Typed {
+        TypedNode {
             kind,
             term: Term::Namespace(name.to_owned()),
         }
@@ -287,7 +287,7 @@ impl<'s> Checker<'s> {
     }
 
     /// The whole request or response. A rule is judged when one of them passes, so it cannot read both.
-    fn message(&mut self, tree: &Tree, id: MessageId) -> Checked {
+    fn message(&mut self, tree: &Tree, id: MessageId) -> CheckResult {
         match &tree.expr {
             Expr::Ident(name) if name == "request" => self.uses.request = true,
             _ => self.uses.response = true,
@@ -297,10 +297,10 @@ impl<'s> Checker<'s> {
             let help = "the request is gone when the response comes: split the rule";
             return Err(self.error(tree, problem, help));
         }
-        Ok(Typed {
-            kind: Kind::message(id, &self.scope.schema),
+        Ok(TypedNode {
+            kind: ExpressionKind::message(id, &self.scope.schema),
             term: Term::Path(PathTo {
-                base: Base::Message,
+                base: PathBase::Message,
                 root: id,
                 path: String::new(),
                 field: None,
@@ -308,7 +308,7 @@ impl<'s> Checker<'s> {
         })
     }
 
-    fn select(&mut self, tree: &Tree, select: &SelectExpr) -> Checked {
+    fn select(&mut self, tree: &Tree, select: &SelectExpr) -> CheckResult {
         if let Some(constant) = self.qualified(tree) {
             return constant;
         }
@@ -318,17 +318,17 @@ impl<'s> Checker<'s> {
             Term::Namespace(namespace) => self.member(tree, &namespace, name),
             Term::Metadata => self.metadata(tree, name),
             Term::Path(path) => match operand.kind {
-                Kind::Message(id, _) => self.field(tree, path, id, name),
-                Kind::Map(..) => {
+                ExpressionKind::Message(id, _) => self.field(tree, path, id, name),
+                ExpressionKind::Map(..) => {
                     let problem = format!("{} has keys, not fields", operand.kind.a());
                     Err(self.error(tree, problem, format!("write [\"{name}\"]")))
                 }
                 kind => Err(self.no_fields(tree, &kind)),
             },
             Term::Entry(entry) => match operand.kind {
-                Kind::Message(id, _) => {
+                ExpressionKind::Message(id, _) => {
                     let path = PathTo {
-                        base: Base::Entry(entry),
+                        base: PathBase::Entry(entry),
                         root: id,
                         path: String::new(),
                         field: None,
@@ -341,19 +341,19 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn no_fields(&self, tree: &Tree, kind: &Kind) -> ExpressionError {
+    fn no_fields(&self, tree: &Tree, kind: &ExpressionKind) -> ExpressionError {
         let help = match kind {
-            Kind::List(_) => "take an element by its index, or use all() or exists()",
+            ExpressionKind::List(_) => "take an element by its index, or use all() or exists()",
             _ => "",
         };
         self.error(tree, format!("{} has no fields", kind.a()), help)
     }
 
-    fn member(&mut self, tree: &Tree, namespace: &str, name: &str) -> Checked {
+    fn member(&mut self, tree: &Tree, namespace: &str, name: &str) -> CheckResult {
         if namespace == "lists" {
             return match self.scope.lists.get(name) {
-                Some(list) => Ok(Typed {
-                    kind: Kind::ValueList,
+                Some(list) => Ok(TypedNode {
+                    kind: ExpressionKind::ValueList,
                     term: Term::ValueList(Arc::clone(list)),
                 }),
                 None => Err(self.no_member(tree, namespace, name)),
@@ -361,7 +361,7 @@ impl<'s> Checker<'s> {
         }
         let full = format!("{namespace}.{name}");
         match self.scope.constants.get(full.as_str()) {
-            Some(constant) => Ok(Typed::constant(constant.clone())),
+            Some(constant) => Ok(TypedNode::constant(constant.clone())),
             None if full == "peer.app" => Ok(self.namespace("peer.app")),
             None => Err(self.no_member(tree, namespace, name)),
         }
@@ -377,7 +377,7 @@ impl<'s> Checker<'s> {
         self.error(tree, format!("{namespace} has no member {name}"), help)
     }
 
-    fn field(&mut self, tree: &Tree, to: PathTo, id: MessageId, name: &str) -> Checked {
+    fn field(&mut self, tree: &Tree, to: PathTo, id: MessageId, name: &str) -> CheckResult {
         let message = self.scope.schema.message(id);
         let Some(field) = message.fields().find(|field| field.name == name) else {
             let mut fields: Vec<&Field> = message.fields().collect();
@@ -395,8 +395,8 @@ impl<'s> Checker<'s> {
             "" => name.to_owned(),
             before => format!("{before}.{name}"),
         };
-        Ok(Typed {
-            kind: Kind::of_field(field, &self.scope.schema),
+        Ok(TypedNode {
+            kind: ExpressionKind::of_field(field, &self.scope.schema),
             term: Term::Path(PathTo {
                 path,
                 field: Some(field.clone()),
@@ -405,14 +405,14 @@ impl<'s> Checker<'s> {
         })
     }
 
-    pub(crate) fn metadata(&mut self, tree: &Tree, key: &str) -> Checked {
+    pub(crate) fn metadata(&mut self, tree: &Tree, key: &str) -> CheckResult {
         let key = self.metadata_key(tree, key)?;
         let kind = if key.ends_with("-bin") {
-            Kind::Bytes
+            ExpressionKind::Bytes
         } else {
-            Kind::String
+            ExpressionKind::String
         };
-        Ok(Typed::node(kind, Node::Metadata(key)))
+        Ok(TypedNode::node(kind, CheckedNode::Metadata(key)))
     }
 
     /// A key, once it is known to be one. That it is read is remembered.
@@ -430,7 +430,7 @@ impl<'s> Checker<'s> {
     }
 
     /// The number of an enum's value that is written with its name, such as `kv.Kind.LARGE`.
-    fn qualified(&self, tree: &Tree) -> Option<Checked> {
+    fn qualified(&self, tree: &Tree) -> Option<CheckResult> {
         let segments = segments(tree)?;
         let root = *segments.first()?;
         if Self::VARIABLES.contains(&root) || self.bound.iter().any(|(name, _)| name == root) {
@@ -457,12 +457,12 @@ impl<'s> Checker<'s> {
     }
 
     /// The value of an enum with a name.
-    pub(crate) fn enum_value(&self, tree: &Tree, id: EnumId, name: &str) -> Checked {
+    pub(crate) fn enum_value(&self, tree: &Tree, id: EnumId, name: &str) -> CheckResult {
         let of = self.scope.schema.enumeration(id);
         match of.values.iter().find(|value| value.name == name) {
-            Some(value) => Ok(Typed {
-                kind: Kind::Enum(id, of.full_name.as_str().into()),
-                term: Term::Node(Node::Constant(Constant::Int(i64::from(value.number)))),
+            Some(value) => Ok(TypedNode {
+                kind: ExpressionKind::Enum(id, of.full_name.as_str().into()),
+                term: Term::Node(CheckedNode::Constant(Constant::Int(i64::from(value.number)))),
             }),
             None => {
                 let names = || of.values.iter().map(|value| value.name.as_str());
@@ -476,18 +476,21 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn has(&mut self, tree: &Tree, select: &SelectExpr) -> Checked {
+    fn has(&mut self, tree: &Tree, select: &SelectExpr) -> CheckResult {
         let operand = self.check(&select.operand)?;
         let name = select.field.as_str();
         if let Term::Metadata = operand.term {
             let key = self.metadata_key(tree, name)?;
-            return Ok(Typed::node(Kind::Bool, Node::HasMetadata(key)));
+            return Ok(TypedNode::node(
+                ExpressionKind::Bool,
+                CheckedNode::HasMetadata(key),
+            ));
         }
         let (path, id) = match (operand.term, &operand.kind) {
-            (Term::Path(path), Kind::Message(id, _)) => (path, *id),
-            (Term::Entry(entry), Kind::Message(id, _)) => {
+            (Term::Path(path), ExpressionKind::Message(id, _)) => (path, *id),
+            (Term::Entry(entry), ExpressionKind::Message(id, _)) => {
                 let path = PathTo {
-                    base: Base::Entry(entry),
+                    base: PathBase::Entry(entry),
                     root: *id,
                     path: String::new(),
                     field: None,
@@ -504,22 +507,25 @@ impl<'s> Checker<'s> {
             return Err(self.error(tree, "has() is for fields", ""));
         };
         let presence = match (path.field.as_ref().map(|field| &field.cardinality), &typed.kind) {
-            (Some(Cardinality::Repeated { .. } | Cardinality::Map(_)), _) => Presence::NotEmpty,
+            (Some(Cardinality::Repeated { .. } | Cardinality::Map(_)), _) => PresenceTest::NotEmpty,
             (Some(Cardinality::Implicit), kind) => match absent(kind) {
-                Some(absent) => Presence::NotDefault(absent),
-                None => Presence::Set,
+                Some(absent) => PresenceTest::NotDefault(absent),
+                None => PresenceTest::Set,
             },
-            _ => Presence::Set,
+            _ => PresenceTest::Set,
         };
         let field = Box::new(self.field_of(path, tree)?);
-        Ok(Typed::node(Kind::Bool, Node::Present(field, presence)))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::Present(field, presence),
+        ))
     }
 }
 
 // Lists and maps.
 impl<'s> Checker<'s> {
     /// `collection[key]`.
-    pub(crate) fn index(&mut self, tree: &Tree, collection: &Tree, key: &Tree) -> Checked {
+    pub(crate) fn index(&mut self, tree: &Tree, collection: &Tree, key: &Tree) -> CheckResult {
         let of = self.check(collection)?;
         if let Term::Metadata = of.term {
             return match &key.expr {
@@ -531,15 +537,20 @@ impl<'s> Checker<'s> {
         let key_kind = key_typed.kind.clone();
         let key_node = self.value(key_typed, key)?;
         let (element, by) = match (&of.kind, &key_kind) {
-            (Kind::List(element), Kind::Int | Kind::Uint | Kind::Enum(..)) => (element, By::Index),
-            (Kind::List(_), other) => {
+            (
+                ExpressionKind::List(element),
+                ExpressionKind::Int | ExpressionKind::Uint | ExpressionKind::Enum(..),
+            ) => (element, EntryKey::Index),
+            (ExpressionKind::List(_), other) => {
                 let problem = format!("the index of a list is an int, and this is {}", other.a());
                 return Err(self.error(key, problem, ""));
             }
-            (Kind::Map(of_key, element), key) if of_key.is_comparable(key) && *key != Kind::Double => {
-                (element, By::Key)
+            (ExpressionKind::Map(of_key, element), key)
+                if of_key.is_comparable(key) && *key != ExpressionKind::Double =>
+            {
+                (element, EntryKey::Key)
             }
-            (Kind::Map(of_key, _), other) => {
+            (ExpressionKind::Map(of_key, _), other) => {
                 let problem = format!("a key of this map is {}, and this is {}", of_key.a(), other.a());
                 return Err(self.error(key, problem, ""));
             }
@@ -547,9 +558,9 @@ impl<'s> Checker<'s> {
         };
         let kind = (**element).clone();
         match of.term {
-            Term::Path(path) => Ok(Typed {
+            Term::Path(path) => Ok(TypedNode {
                 kind,
-                term: Term::Entry(Box::new(Entry {
+                term: Term::Entry(Box::new(PathEntry {
                     collection: self.field_of(path, collection)?,
                     key: key_node,
                     by,
@@ -577,14 +588,14 @@ fn segments(tree: &Tree) -> Option<Vec<&str>> {
     }
 }
 
-fn absent(kind: &Kind) -> Option<Absent> {
+fn absent(kind: &ExpressionKind) -> Option<AbsentValue> {
     Some(match kind {
-        Kind::Bool => Absent::False,
-        Kind::Int | Kind::Enum(..) => Absent::Int,
-        Kind::Uint => Absent::Uint,
-        Kind::Double => Absent::Double,
-        Kind::String => Absent::String,
-        Kind::Bytes => Absent::Bytes,
+        ExpressionKind::Bool => AbsentValue::False,
+        ExpressionKind::Int | ExpressionKind::Enum(..) => AbsentValue::Int,
+        ExpressionKind::Uint => AbsentValue::Uint,
+        ExpressionKind::Double => AbsentValue::Double,
+        ExpressionKind::String => AbsentValue::String,
+        ExpressionKind::Bytes => AbsentValue::Bytes,
         _ => return None,
     })
 }

@@ -2,12 +2,12 @@
 //! nodes, and [`STEPS_MAX`] bounds what it does for elements and long texts.
 
 use provost_engine::Contents;
-use provost_marshal::{DecodeError, Elements, Place, ReadError, Scratch, Tables, Value, View};
+use provost_marshal::{DecodeError, Elements, ReadError, Scratch, StructPlace, Tables, Value, View};
 use provost_wire::metadata;
 
 use super::node::{
-    Absent, Base, By, Comparison, Conversion, Entry, FieldOf, Node, Operation, Over, Presence, Quantified,
-    Quantifier, TextTest,
+    AbsentValue, ArithmeticOperator, CheckedNode, ComparisonOperator, Conversion, EntryKey, FieldOf,
+    PathBase, PathEntry, PresenceTest, Quantified, Quantifier, QuantifierRange, TextTest,
 };
 use super::value::Val;
 
@@ -111,12 +111,12 @@ impl From<ReadError> for Failure {
 }
 
 /// Evaluates a whole expression.
-pub(crate) fn condition(root: &Node, inputs: &Inputs<'_>) -> Result<bool, Failure> {
+pub(crate) fn condition(root: &CheckedNode, inputs: &Inputs<'_>) -> Result<bool, Failure> {
     Evaluation::new(inputs).bool(root)
 }
 
 /// Evaluates what reads nothing of a call.
-pub(crate) fn fixed(root: &Node, tables: &Tables) -> Option<super::constant::Constant> {
+pub(crate) fn fixed(root: &CheckedNode, tables: &Tables) -> Option<super::constant::Constant> {
     let inputs = Inputs {
         tables,
         metadata: &[],
@@ -134,7 +134,7 @@ struct Evaluation<'a> {
     steps_left: u32,
 }
 
-type Outcome<'a> = Result<Val<'a>, Failure>;
+type EvaluationResult<'a> = Result<Val<'a>, Failure>;
 
 impl<'a> Evaluation<'a> {
     fn new(inputs: &Inputs<'a>) -> Evaluation<'a> {
@@ -145,77 +145,77 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn val(&mut self, node: &'a Node) -> Outcome<'a> {
+    fn val(&mut self, node: &'a CheckedNode) -> EvaluationResult<'a> {
         match node {
-            Node::Constant(constant) => Ok(constant.val()),
-            Node::Field(field, absent) => {
+            CheckedNode::Constant(constant) => Ok(constant.val()),
+            CheckedNode::Field(field, absent) => {
                 let read = self.read(field)?;
                 Ok(read.map_or(Ok(absent.val()), |value| Val::of(value).ok_or(Failure::Type))?)
             }
-            Node::Variable(slot) => Ok(self.variables[usize::from(*slot)]),
-            Node::Metadata(key) => self.metadata(key),
-            Node::If(of) => {
+            CheckedNode::Variable(slot) => Ok(self.variables[usize::from(*slot)]),
+            CheckedNode::Metadata(key) => self.metadata(key),
+            CheckedNode::If(of) => {
                 if self.bool(&of[0])? {
                     self.val(&of[1])
                 } else {
                     self.val(&of[2])
                 }
             }
-            Node::Arithmetic(operation, of) => {
+            CheckedNode::Arithmetic(operation, of) => {
                 let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
                 calculate(*operation, a, b)
             }
-            Node::Negate(of) => match self.val(of)? {
+            CheckedNode::Negate(of) => match self.val(of)? {
                 Val::Int(value) => value.checked_neg().map(Val::Int).ok_or(Failure::Overflow),
                 Val::Double(value) => Ok(Val::Double(-value)),
                 _ => Err(Failure::Type),
             },
-            Node::Convert(to, of) => convert(*to, self.val(of)?),
-            Node::Length(of) => self.length(of),
-            Node::Count(of) => Ok(Val::Int(i64::from(self.count(of)?))),
-            Node::Element(entry) => self.element(entry),
-            Node::Weekday(offset) => Ok(Val::String(offset.weekday(self.inputs.unix_s))),
-            Node::UnixTime => Ok(Val::Int(self.inputs.unix_s)),
+            CheckedNode::Convert(to, of) => convert(*to, self.val(of)?),
+            CheckedNode::Length(of) => self.length(of),
+            CheckedNode::Count(of) => Ok(Val::Int(i64::from(self.count(of)?))),
+            CheckedNode::Element(entry) => self.element(entry),
+            CheckedNode::Weekday(offset) => Ok(Val::String(offset.weekday(self.inputs.unix_s))),
+            CheckedNode::UnixTime => Ok(Val::Int(self.inputs.unix_s)),
             condition => self.bool(condition).map(Val::Bool),
         }
     }
 
-    fn bool(&mut self, node: &'a Node) -> Result<bool, Failure> {
+    fn bool(&mut self, node: &'a CheckedNode) -> Result<bool, Failure> {
         match node {
-            Node::Not(of) => self.bool(of).map(|value| !value),
-            Node::And(of) => self.decided_by(false, of),
-            Node::Or(of) => self.decided_by(true, of),
-            Node::Compare(comparison, of) => {
+            CheckedNode::Not(of) => self.bool(of).map(|value| !value),
+            CheckedNode::And(of) => self.decided_by(false, of),
+            CheckedNode::Or(of) => self.decided_by(true, of),
+            CheckedNode::Compare(comparison, of) => {
                 let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
                 self.step_over_both(&a, &b)?;
                 Ok(compare(*comparison, &a, &b))
             }
-            Node::Present(field, presence) => self.is_present(field, *presence),
-            Node::HasMetadata(key) => Ok(metadata::find(self.inputs.metadata, key).is_some()),
-            Node::Text(test, of) => self.text_test(*test, &of[0], &of[1]),
-            Node::Matches(of, regex) => match self.val(of)? {
+            CheckedNode::Present(field, presence) => self.is_present(field, *presence),
+            CheckedNode::HasMetadata(key) => Ok(metadata::find(self.inputs.metadata, key).is_some()),
+            CheckedNode::Text(test, of) => self.text_test(*test, &of[0], &of[1]),
+            CheckedNode::Matches(of, regex) => match self.val(of)? {
                 Val::String(text) => {
                     self.step_over(text.len())?;
                     Ok(regex.is_match(text))
                 }
                 _ => Err(Failure::Type),
             },
-            Node::InNetwork(of, network) => match self.val(of)? {
+            CheckedNode::InNetwork(of, network) => match self.val(of)? {
                 Val::String(text) => {
                     self.step()?;
                     network.contains(text)
                 }
                 _ => Err(Failure::Type),
             },
-            Node::InDayPart(part) => Ok(part.contains(self.inputs.unix_s)),
+            CheckedNode::InDayPart(part) => Ok(part.contains(self.inputs.unix_s)),
             // No longer than the constants, whatever the value's length.
-            Node::InConstants(of, set) => Ok(set.contains(&self.val(of)?)),
-            Node::InValueList(of, list) => {
+            CheckedNode::InConstants(of, set) => Ok(set.contains(&self.val(of)?)),
+            CheckedNode::InValueList(of, list) => {
                 let val = self.val(of)?;
                 self.step_over(length_of(&val))?;
                 Ok(list.contains(&val))
             }
-            Node::InValues(of, values) => {
+            CheckedNode::InValues(of, values) => {
                 let val = self.val(of)?;
                 for value in values {
                     let value = self.val(value)?;
@@ -226,18 +226,18 @@ impl<'a> Evaluation<'a> {
                 }
                 Ok(false)
             }
-            Node::InElements(of, field) => {
+            CheckedNode::InElements(of, field) => {
                 let val = self.val(of)?;
                 let elements = self.elements(field)?;
                 self.any_equal(elements, &val)
             }
-            Node::InKeys(of, field) => {
+            CheckedNode::InKeys(of, field) => {
                 let val = self.val(of)?;
                 let elements = self.elements(field)?;
                 self.step_over_keys(&elements, &val)?;
                 Ok(find(&elements, &val)?.is_some())
             }
-            Node::Quantified(of) => self.quantified(of),
+            CheckedNode::Quantified(of) => self.quantified(of),
             value => match self.val(value)? {
                 Val::Bool(value) => Ok(value),
                 _ => Err(Failure::Type),
@@ -246,7 +246,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// `&&` and `||`: either side may decide alone, whatever becomes of the other.
-    fn decided_by(&mut self, decisive: bool, of: &'a [Node; 2]) -> Result<bool, Failure> {
+    fn decided_by(&mut self, decisive: bool, of: &'a [CheckedNode; 2]) -> Result<bool, Failure> {
         let left = self.bool(&of[0]);
         if left == Ok(decisive) {
             return left;
@@ -286,7 +286,7 @@ impl<'a> Evaluation<'a> {
 
 // Texts and metadata.
 impl<'a> Evaluation<'a> {
-    fn metadata(&self, key: &str) -> Outcome<'a> {
+    fn metadata(&self, key: &str) -> EvaluationResult<'a> {
         let block = self.inputs.metadata;
         let place = metadata::find(block, key).ok_or(Failure::NoMetadata)?;
         if metadata::find(&block[place.end..], key).is_some() {
@@ -302,7 +302,12 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn text_test(&mut self, test: TextTest, text: &'a Node, part: &'a Node) -> Result<bool, Failure> {
+    fn text_test(
+        &mut self,
+        test: TextTest,
+        text: &'a CheckedNode,
+        part: &'a CheckedNode,
+    ) -> Result<bool, Failure> {
         let (Val::String(text), Val::String(part)) = (self.val(text)?, self.val(part)?) else {
             return Err(Failure::Type);
         };
@@ -317,7 +322,7 @@ impl<'a> Evaluation<'a> {
         })
     }
 
-    fn length(&mut self, of: &'a Node) -> Outcome<'a> {
+    fn length(&mut self, of: &'a CheckedNode) -> EvaluationResult<'a> {
         let length = match self.val(of)? {
             Val::String(text) => {
                 self.step_over(text.len())?;
@@ -346,7 +351,7 @@ impl<'a> Evaluation<'a> {
         let protobuf = self
             .inputs
             .protobuf
-            .filter(|_| matches!(field.base, Base::Message))?;
+            .filter(|_| matches!(field.base, PathBase::Message))?;
         let (tables, path) = (self.inputs.tables, &field.path);
         let read = Scratch::of_thread(|scratch| {
             tables.read_protobuf_within(PROTOBUF_RECORDS_MAX, path, protobuf, scratch)
@@ -354,14 +359,14 @@ impl<'a> Evaluation<'a> {
         Some(read.map_err(Failure::from))
     }
 
-    fn place(&mut self, base: &'a Base) -> Result<Place, Failure> {
+    fn place(&mut self, base: &'a PathBase) -> Result<StructPlace, Failure> {
         match base {
-            Base::Message => Ok(Place::ROOT),
-            Base::Variable(slot) => match self.variables[usize::from(*slot)] {
+            PathBase::Message => Ok(StructPlace::ROOT),
+            PathBase::Variable(slot) => match self.variables[usize::from(*slot)] {
                 Val::Message(place) => Ok(place),
                 _ => Err(Failure::Type),
             },
-            Base::Entry(entry) => {
+            PathBase::Entry(entry) => {
                 let (elements, index) = self.entry(entry)?;
                 elements.place(index)?.ok_or(Failure::NoIndex)
             }
@@ -398,9 +403,9 @@ impl<'a> Evaluation<'a> {
         Ok(length.unwrap_or(0))
     }
 
-    fn is_present(&mut self, field: &'a FieldOf, presence: Presence) -> Result<bool, Failure> {
-        use Presence::{NotDefault, NotEmpty};
-        if let NotEmpty | NotDefault(Absent::String | Absent::Bytes) = presence {
+    fn is_present(&mut self, field: &'a FieldOf, presence: PresenceTest) -> Result<bool, Failure> {
+        use PresenceTest::{NotDefault, NotEmpty};
+        if let NotEmpty | NotDefault(AbsentValue::String | AbsentValue::Bytes) = presence {
             return Ok(self.count(field)? > 0);
         }
         let Some(value) = self.read(field)? else {
@@ -408,22 +413,28 @@ impl<'a> Evaluation<'a> {
         };
         Ok(match presence {
             // Zeros of both signs are equal, but only the one without is the default.
-            Presence::NotDefault(_) if matches!(value, Value::Double(value) if value.to_bits() != 0) => true,
-            Presence::NotDefault(_) if matches!(value, Value::Float(value) if value.to_bits() != 0) => true,
-            Presence::NotDefault(default) => !Val::of(value).is_some_and(|val| val.equals(&default.val())),
-            Presence::Set | Presence::NotEmpty => true,
+            PresenceTest::NotDefault(_) if matches!(value, Value::Double(value) if value.to_bits() != 0) => {
+                true
+            }
+            PresenceTest::NotDefault(_) if matches!(value, Value::Float(value) if value.to_bits() != 0) => {
+                true
+            }
+            PresenceTest::NotDefault(default) => {
+                !Val::of(value).is_some_and(|val| val.equals(&default.val()))
+            }
+            PresenceTest::Set | PresenceTest::NotEmpty => true,
         })
     }
 
-    fn entry(&mut self, entry: &'a Entry) -> Result<(Elements<'a>, u32), Failure> {
+    fn entry(&mut self, entry: &'a PathEntry) -> Result<(Elements<'a>, u32), Failure> {
         let key = self.val(&entry.key)?;
         let elements = self.elements(&entry.collection)?;
         let index = match entry.by {
-            By::Key => {
+            EntryKey::Key => {
                 self.step_over_keys(&elements, &key)?;
                 find(&elements, &key)?.ok_or(Failure::NoKey)?
             }
-            By::Index => {
+            EntryKey::Index => {
                 let index = key.integer().and_then(|index| u32::try_from(index).ok());
                 index
                     .filter(|index| *index < elements.len())
@@ -433,7 +444,7 @@ impl<'a> Evaluation<'a> {
         Ok((elements, index))
     }
 
-    fn element(&mut self, entry: &'a Entry) -> Outcome<'a> {
+    fn element(&mut self, entry: &'a PathEntry) -> EvaluationResult<'a> {
         let (elements, index) = self.entry(entry)?;
         let value = elements.get(index)?.ok_or(Failure::NoIndex)?;
         Val::of(value).ok_or(Failure::Type)
@@ -455,9 +466,9 @@ impl<'a> Evaluation<'a> {
 // Quantifiers.
 impl<'a> Evaluation<'a> {
     fn quantified(&mut self, of: &'a Quantified) -> Result<bool, Failure> {
-        let mut tally = Tally::new(of.quantifier);
+        let mut tally = QuantifierTally::new(of.quantifier);
         match &of.over {
-            Over::Values(values) => {
+            QuantifierRange::Values(values) => {
                 for value in values {
                     let val = self.val(value)?;
                     if tally.is_decided_by(self.holds(of, val))? {
@@ -465,12 +476,14 @@ impl<'a> Evaluation<'a> {
                     }
                 }
             }
-            Over::Elements(field) | Over::Messages(field) | Over::Keys(field) => {
+            QuantifierRange::Elements(field)
+            | QuantifierRange::Messages(field)
+            | QuantifierRange::Keys(field) => {
                 let elements = self.elements(field)?;
                 for index in 0..elements.len() {
                     let val = match &of.over {
-                        Over::Messages(_) => elements.place(index)?.map(Val::Message),
-                        Over::Keys(_) => elements.key(index)?.and_then(Val::of),
+                        QuantifierRange::Messages(_) => elements.place(index)?.map(Val::Message),
+                        QuantifierRange::Keys(_) => elements.key(index)?.and_then(Val::of),
                         _ => elements.get(index)?.and_then(Val::of),
                     };
                     if tally.is_decided_by(self.holds(of, val.ok_or(Failure::Type)?))? {
@@ -490,16 +503,16 @@ impl<'a> Evaluation<'a> {
 }
 
 /// What a quantifier has seen.
-struct Tally {
+struct QuantifierTally {
     quantifier: Quantifier,
     held: u32,
     failed: bool,
     error: Option<Failure>,
 }
 
-impl Tally {
-    fn new(quantifier: Quantifier) -> Tally {
-        Tally {
+impl QuantifierTally {
+    fn new(quantifier: Quantifier) -> QuantifierTally {
+        QuantifierTally {
             quantifier,
             held: 0,
             failed: false,
@@ -570,19 +583,19 @@ fn length_of(val: &Val<'_>) -> usize {
     }
 }
 
-fn compare(comparison: Comparison, a: &Val<'_>, b: &Val<'_>) -> bool {
+fn compare(comparison: ComparisonOperator, a: &Val<'_>, b: &Val<'_>) -> bool {
     match comparison {
-        Comparison::Equal => a.equals(b),
-        Comparison::NotEqual => !a.equals(b),
-        Comparison::Less => a.order(b).is_some_and(std::cmp::Ordering::is_lt),
-        Comparison::LessOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_le),
-        Comparison::Greater => a.order(b).is_some_and(std::cmp::Ordering::is_gt),
-        Comparison::GreaterOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_ge),
+        ComparisonOperator::Equal => a.equals(b),
+        ComparisonOperator::NotEqual => !a.equals(b),
+        ComparisonOperator::Less => a.order(b).is_some_and(std::cmp::Ordering::is_lt),
+        ComparisonOperator::LessOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_le),
+        ComparisonOperator::Greater => a.order(b).is_some_and(std::cmp::Ordering::is_gt),
+        ComparisonOperator::GreaterOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_ge),
     }
 }
 
-fn calculate(operation: Operation, a: Val<'_>, b: Val<'_>) -> Result<Val<'static>, Failure> {
-    use Operation::{Add, Divide, Multiply, Remainder, Subtract};
+fn calculate(operation: ArithmeticOperator, a: Val<'_>, b: Val<'_>) -> Result<Val<'static>, Failure> {
+    use ArithmeticOperator::{Add, Divide, Multiply, Remainder, Subtract};
     let divides = matches!(operation, Divide | Remainder);
     match (a, b) {
         (Val::Int(_), Val::Int(0)) | (Val::Uint(_), Val::Uint(0)) if divides => Err(Failure::DivisionByZero),

@@ -5,13 +5,16 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue};
 use cel::parser::Expression as Tree;
 use regex::RegexBuilder;
 
-use super::check::{Checker, Term, Typed, holds_messages};
+use super::check::{Checker, Term, TypedNode, holds_messages};
 use super::constant::{Constant, ConstantSet};
 use super::error::{ExpressionError, nearest};
 use super::evaluate::VARIABLES_MAX;
-use super::kind::Kind;
+use super::kind::ExpressionKind;
 use super::network::AddressNetwork;
-use super::node::{Comparison, Conversion, Node, Operation, Over, Quantified, Quantifier, TextTest};
+use super::node::{
+    ArithmeticOperator, CheckedNode, ComparisonOperator, Conversion, Quantified, Quantifier, QuantifierRange,
+    TextTest,
+};
 use super::time::{ClockOffset, DayPart};
 use super::value::Val;
 
@@ -38,27 +41,27 @@ const FUNCTIONS: [&str; 17] = [
     "in",
 ];
 
-type Checked = Result<Typed, ExpressionError>;
+type Checked = Result<TypedNode, ExpressionError>;
 
 impl Checker<'_> {
     pub(crate) fn call(&mut self, tree: &Tree, call: &CallExpr) -> Checked {
         use operators as op;
         let name = call.func_name.as_str();
         let comparison = match name {
-            op::EQUALS => Some(Comparison::Equal),
-            op::NOT_EQUALS => Some(Comparison::NotEqual),
-            op::LESS => Some(Comparison::Less),
-            op::LESS_EQUALS => Some(Comparison::LessOrEqual),
-            op::GREATER => Some(Comparison::Greater),
-            op::GREATER_EQUALS => Some(Comparison::GreaterOrEqual),
+            op::EQUALS => Some(ComparisonOperator::Equal),
+            op::NOT_EQUALS => Some(ComparisonOperator::NotEqual),
+            op::LESS => Some(ComparisonOperator::Less),
+            op::LESS_EQUALS => Some(ComparisonOperator::LessOrEqual),
+            op::GREATER => Some(ComparisonOperator::Greater),
+            op::GREATER_EQUALS => Some(ComparisonOperator::GreaterOrEqual),
             _ => None,
         };
         let operation = match name {
-            op::ADD => Some((Operation::Add, "+")),
-            op::SUBSTRACT => Some((Operation::Subtract, "-")),
-            op::MULTIPLY => Some((Operation::Multiply, "*")),
-            op::DIVIDE => Some((Operation::Divide, "/")),
-            op::MODULO => Some((Operation::Remainder, "%")),
+            op::ADD => Some((ArithmeticOperator::Add, "+")),
+            op::SUBSTRACT => Some((ArithmeticOperator::Subtract, "-")),
+            op::MULTIPLY => Some((ArithmeticOperator::Multiply, "*")),
+            op::DIVIDE => Some((ArithmeticOperator::Divide, "/")),
+            op::MODULO => Some((ArithmeticOperator::Remainder, "%")),
             _ => None,
         };
         if let (Some(comparison), [a, b]) = (comparison, call.args.as_slice()) {
@@ -71,7 +74,10 @@ impl Checker<'_> {
             (op::LOGICAL_AND | op::LOGICAL_OR, [a, b]) => self.logic(name, a, b),
             (op::LOGICAL_NOT, [of]) => {
                 let of = self.condition(of, "!")?;
-                Ok(Typed::node(Kind::Bool, Node::Not(Box::new(of))))
+                Ok(TypedNode::node(
+                    ExpressionKind::Bool,
+                    CheckedNode::Not(Box::new(of)),
+                ))
             }
             (op::CONDITIONAL, [condition, a, b]) => self.ternary(tree, condition, a, b),
             (op::NEGATE, [of]) => self.negation(tree, of),
@@ -98,12 +104,16 @@ impl Checker<'_> {
             ("weekday", [offset]) if target.is_none() => self.weekday(Some(offset)),
             ("unix_time", []) => {
                 self.uses.time = true;
-                Ok(Typed::node(Kind::Int, Node::UnixTime))
+                Ok(TypedNode::node(ExpressionKind::Int, CheckedNode::UnixTime))
             }
-            ("int", [of]) if target.is_none() => self.conversion(tree, Conversion::Int, Kind::Int, of),
-            ("uint", [of]) if target.is_none() => self.conversion(tree, Conversion::Uint, Kind::Uint, of),
+            ("int", [of]) if target.is_none() => {
+                self.conversion(tree, Conversion::Int, ExpressionKind::Int, of)
+            }
+            ("uint", [of]) if target.is_none() => {
+                self.conversion(tree, Conversion::Uint, ExpressionKind::Uint, of)
+            }
             ("double", [of]) if target.is_none() => {
-                self.conversion(tree, Conversion::Double, Kind::Double, of)
+                self.conversion(tree, Conversion::Double, ExpressionKind::Double, of)
             }
             _ => Err(self.no_function(tree, name, arguments.len())),
         }
@@ -127,9 +137,9 @@ impl Checker<'_> {
     }
 
     /// A part that must be a condition.
-    fn condition(&mut self, tree: &Tree, operator: &str) -> Result<Node, ExpressionError> {
+    fn condition(&mut self, tree: &Tree, operator: &str) -> Result<CheckedNode, ExpressionError> {
         let typed = self.check(tree)?;
-        if typed.kind != Kind::Bool {
+        if typed.kind != ExpressionKind::Bool {
             let problem = format!("{operator} takes conditions, and this is {}", typed.kind.a());
             return Err(self.error(tree, problem, "compare it with something"));
         }
@@ -144,14 +154,14 @@ impl Checker<'_> {
         let (a, b) = (self.condition(a, sign)?, self.condition(b, sign)?);
         let node = match (known(&a), known(&b)) {
             (Some(value), _) | (_, Some(value)) if value == decisive => {
-                Node::Constant(Constant::Bool(decisive))
+                CheckedNode::Constant(Constant::Bool(decisive))
             }
             (Some(_), _) => b,
             (_, Some(_)) => a,
-            _ if decisive => Node::Or(Box::new([a, b])),
-            _ => Node::And(Box::new([a, b])),
+            _ if decisive => CheckedNode::Or(Box::new([a, b])),
+            _ => CheckedNode::And(Box::new([a, b])),
         };
-        Ok(Typed::node(Kind::Bool, node))
+        Ok(TypedNode::node(ExpressionKind::Bool, node))
     }
 
     fn ternary(&mut self, tree: &Tree, condition: &Tree, a: &Tree, b: &Tree) -> Checked {
@@ -166,12 +176,12 @@ impl Checker<'_> {
         let node = match known(&condition) {
             Some(true) => first,
             Some(false) => second,
-            None => Node::If(Box::new([condition, first, second])),
+            None => CheckedNode::If(Box::new([condition, first, second])),
         };
-        Ok(Typed::node(kind, node))
+        Ok(TypedNode::node(kind, node))
     }
 
-    fn comparison(&mut self, tree: &Tree, comparison: Comparison, a: &Tree, b: &Tree) -> Checked {
+    fn comparison(&mut self, tree: &Tree, comparison: ComparisonOperator, a: &Tree, b: &Tree) -> Checked {
         let (first, second) = (self.check(a)?, self.check(b)?);
         let (first, second) = self.named_both(first, second, a, b)?;
         if !first.kind.is_comparable(&second.kind) {
@@ -179,13 +189,16 @@ impl Checker<'_> {
             return Err(self.error(tree, problem, comparison_help(&first.kind, &second.kind)));
         }
         let both = [self.value(first, a)?, self.value(second, b)?];
-        Ok(Typed::node(Kind::Bool, Node::Compare(comparison, Box::new(both))))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::Compare(comparison, Box::new(both)),
+        ))
     }
 
     fn arithmetic(
         &mut self,
         tree: &Tree,
-        (operation, sign): (Operation, &str),
+        (operation, sign): (ArithmeticOperator, &str),
         a: &Tree,
         b: &Tree,
     ) -> Checked {
@@ -194,14 +207,14 @@ impl Checker<'_> {
         unsign(&mut second, &first.kind);
         let kind = first.kind.arithmetic();
         let fits = match kind {
-            Kind::Int | Kind::Uint => true,
-            Kind::Double => operation != Operation::Remainder,
+            ExpressionKind::Int | ExpressionKind::Uint => true,
+            ExpressionKind::Double => operation != ArithmeticOperator::Remainder,
             _ => false,
         };
         if !fits || kind != second.kind.arithmetic() {
             let problem = format!("{sign} of {} and {}", first.kind.a(), second.kind.a());
             let help = match (&first.kind, &second.kind) {
-                (Kind::String, Kind::String) => {
+                (ExpressionKind::String, ExpressionKind::String) => {
                     "texts cannot be put together here: use startsWith or endsWith"
                 }
                 _ => "both sides are of one type of number: convert with int(), uint() or double()",
@@ -209,13 +222,16 @@ impl Checker<'_> {
             return Err(self.error(tree, problem, help));
         }
         let both = [self.value(first, a)?, self.value(second, b)?];
-        Ok(Typed::node(kind, Node::Arithmetic(operation, Box::new(both))))
+        Ok(TypedNode::node(
+            kind,
+            CheckedNode::Arithmetic(operation, Box::new(both)),
+        ))
     }
 
     fn negation(&mut self, tree: &Tree, of: &Tree) -> Checked {
         let typed = self.check(of)?;
         let kind = typed.kind.arithmetic();
-        if !matches!(kind, Kind::Int | Kind::Double) {
+        if !matches!(kind, ExpressionKind::Int | ExpressionKind::Double) {
             return Err(self.error(
                 tree,
                 format!("- of {}", typed.kind.a()),
@@ -223,39 +239,41 @@ impl Checker<'_> {
             ));
         }
         let of = self.value(typed, of)?;
-        Ok(Typed::node(kind, Node::Negate(Box::new(of))))
+        Ok(TypedNode::node(kind, CheckedNode::Negate(Box::new(of))))
     }
 
-    fn conversion(&mut self, tree: &Tree, to: Conversion, kind: Kind, of: &Tree) -> Checked {
+    fn conversion(&mut self, tree: &Tree, to: Conversion, kind: ExpressionKind, of: &Tree) -> Checked {
         let typed = self.check(of)?;
         if !typed.kind.is_number() {
             let problem = format!("{kind}() of {}", typed.kind.a());
             return Err(self.error(tree, problem, "only numbers are converted"));
         }
         let of = self.value(typed, of)?;
-        Ok(Typed::node(kind, Node::Convert(to, Box::new(of))))
+        Ok(TypedNode::node(kind, CheckedNode::Convert(to, Box::new(of))))
     }
 }
 
 // Names of enums' values where a string is compared with an enum.
 impl Checker<'_> {
     /// A string that stands where a value of an enum is wanted is the name of one.
-    fn named(&self, typed: Typed, other: &Kind, tree: &Tree) -> Checked {
+    fn named(&self, typed: TypedNode, other: &ExpressionKind, tree: &Tree) -> Checked {
         match (&typed.term, &typed.kind, other) {
-            (Term::Node(Node::Constant(Constant::String(name))), Kind::String, Kind::Enum(id, _)) => {
-                self.enum_value(tree, *id, name)
-            }
+            (
+                Term::Node(CheckedNode::Constant(Constant::String(name))),
+                ExpressionKind::String,
+                ExpressionKind::Enum(id, _),
+            ) => self.enum_value(tree, *id, name),
             _ => Ok(typed),
         }
     }
 
     fn named_both(
         &self,
-        first: Typed,
-        second: Typed,
+        first: TypedNode,
+        second: TypedNode,
         a: &Tree,
         b: &Tree,
-    ) -> Result<(Typed, Typed), ExpressionError> {
+    ) -> Result<(TypedNode, TypedNode), ExpressionError> {
         let first = self.named(first, &second.kind, a)?;
         let second = self.named(second, &first.kind, b)?;
         Ok((first, second))
@@ -269,7 +287,10 @@ impl Checker<'_> {
         let written = self.written_out(network, "a network")?;
         let network = AddressNetwork::parse(written)
             .map_err(|problem| self.error(network, problem, "write it as \"10.0.0.0/8\""))?;
-        Ok(Typed::node(Kind::Bool, Node::InNetwork(address, network)))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::InNetwork(address, network),
+        ))
     }
 
     fn day_part(&mut self, from: &Tree, to: &Tree, offset: Option<&Tree>) -> Checked {
@@ -280,13 +301,19 @@ impl Checker<'_> {
             let problem = format!("{:?} to {:?} is no part of a day", times[0], times[1]);
             self.error(from, problem, "write times as \"08:00\", up to \"24:00\"")
         })?;
-        Ok(Typed::node(Kind::Bool, Node::InDayPart(part)))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::InDayPart(part),
+        ))
     }
 
     fn weekday(&mut self, offset: Option<&Tree>) -> Checked {
         self.uses.time = true;
         let offset = self.clock_offset(offset)?;
-        Ok(Typed::node(Kind::String, Node::Weekday(offset)))
+        Ok(TypedNode::node(
+            ExpressionKind::String,
+            CheckedNode::Weekday(offset),
+        ))
     }
 
     fn clock_offset(&self, tree: Option<&Tree>) -> Result<ClockOffset, ExpressionError> {
@@ -315,9 +342,9 @@ impl Checker<'_> {
 
 // Texts.
 impl Checker<'_> {
-    fn text(&mut self, tree: &Tree, function: &str) -> Result<Node, ExpressionError> {
+    fn text(&mut self, tree: &Tree, function: &str) -> Result<CheckedNode, ExpressionError> {
         let typed = self.check(tree)?;
-        if typed.kind != Kind::String {
+        if typed.kind != ExpressionKind::String {
             let problem = format!("{function} takes strings, and this is {}", typed.kind.a());
             return Err(self.error(tree, problem, ""));
         }
@@ -331,7 +358,10 @@ impl Checker<'_> {
             TextTest::Contains => "contains",
         };
         let both = [self.text(text, name)?, self.text(part, name)?];
-        Ok(Typed::node(Kind::Bool, Node::Text(test, Box::new(both))))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::Text(test, Box::new(both)),
+        ))
     }
 
     fn matches(&mut self, text: &Tree, pattern: &Tree) -> Checked {
@@ -358,29 +388,29 @@ impl Checker<'_> {
             let help = "docs.rs/regex has the syntax; there are no look-around and no back-references";
             self.error(pattern, format!("not a pattern: {reason}"), help)
         })?;
-        Ok(Typed::node(
-            Kind::Bool,
-            Node::Matches(Box::new(text), Box::new(regex)),
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::Matches(Box::new(text), Box::new(regex)),
         ))
     }
 
     fn size(&mut self, tree: &Tree, of: &Tree) -> Checked {
         let typed = self.check(of)?;
         let node = match (typed.term, &typed.kind) {
-            (Term::Path(path), Kind::List(_) | Kind::Map(..) | Kind::Bytes) => {
-                Node::Count(Box::new(self.field_of(path, of)?))
+            (Term::Path(path), ExpressionKind::List(_) | ExpressionKind::Map(..) | ExpressionKind::Bytes) => {
+                CheckedNode::Count(Box::new(self.field_of(path, of)?))
             }
-            (Term::Values(values), _) => Node::Constant(Constant::Int(values.len() as i64)),
-            (term, Kind::String | Kind::Bytes) => {
+            (Term::Values(values), _) => CheckedNode::Constant(Constant::Int(values.len() as i64)),
+            (term, ExpressionKind::String | ExpressionKind::Bytes) => {
                 let kind = typed.kind.clone();
-                Node::Length(Box::new(self.value(Typed { kind, term }, of)?))
+                CheckedNode::Length(Box::new(self.value(TypedNode { kind, term }, of)?))
             }
             (_, kind) => {
                 let help = "strings, bytes, lists and maps have one";
                 return Err(self.error(tree, format!("{} has no size", kind.a()), help));
             }
         };
-        Ok(Typed::node(Kind::Int, node))
+        Ok(TypedNode::node(ExpressionKind::Int, node))
     }
 }
 
@@ -393,7 +423,10 @@ impl Checker<'_> {
             return match &value.expr {
                 Expr::Literal(LiteralValue::String(name)) => {
                     let key = self.metadata_key(value, name.inner())?;
-                    Ok(Typed::node(Kind::Bool, Node::HasMetadata(key)))
+                    Ok(TypedNode::node(
+                        ExpressionKind::Bool,
+                        CheckedNode::HasMetadata(key),
+                    ))
                 }
                 _ => Err(self.error(
                     value,
@@ -410,26 +443,35 @@ impl Checker<'_> {
                     return Err(self.error(tree, problem, "give the list the other `type`"));
                 }
                 let needle = Box::new(self.value(needle, value)?);
-                Ok(Typed::node(Kind::Bool, Node::InValueList(needle, list)))
+                Ok(TypedNode::node(
+                    ExpressionKind::Bool,
+                    CheckedNode::InValueList(needle, list),
+                ))
             }
-            (Term::Values(nodes), Kind::List(element)) => {
+            (Term::Values(nodes), ExpressionKind::List(element)) => {
                 let (nodes, element) = self.named_values(nodes, *element, &needle.kind, within)?;
                 self.check_contained(tree, &needle.kind, &element)?;
                 let needle = Box::new(self.value(needle, value)?);
-                Ok(Typed::node(Kind::Bool, among(needle, nodes)))
+                Ok(TypedNode::node(ExpressionKind::Bool, among(needle, nodes)))
             }
-            (Term::Path(path), Kind::List(element)) => {
+            (Term::Path(path), ExpressionKind::List(element)) => {
                 let needle = self.named(needle, &element, value)?;
                 self.check_contained(tree, &needle.kind, &element)?;
                 let field = Box::new(self.field_of(path, within)?);
                 let needle = Box::new(self.value(needle, value)?);
-                Ok(Typed::node(Kind::Bool, Node::InElements(needle, field)))
+                Ok(TypedNode::node(
+                    ExpressionKind::Bool,
+                    CheckedNode::InElements(needle, field),
+                ))
             }
-            (Term::Path(path), Kind::Map(key, _)) => {
+            (Term::Path(path), ExpressionKind::Map(key, _)) => {
                 self.check_contained(tree, &needle.kind, &key)?;
                 let field = Box::new(self.field_of(path, within)?);
                 let needle = Box::new(self.value(needle, value)?);
-                Ok(Typed::node(Kind::Bool, Node::InKeys(needle, field)))
+                Ok(TypedNode::node(
+                    ExpressionKind::Bool,
+                    CheckedNode::InKeys(needle, field),
+                ))
             }
             (_, kind) => {
                 let help = "`in` looks into lists, maps, metadata and lists.<name>";
@@ -438,7 +480,12 @@ impl Checker<'_> {
         }
     }
 
-    fn check_contained(&self, tree: &Tree, needle: &Kind, element: &Kind) -> Result<(), ExpressionError> {
+    fn check_contained(
+        &self,
+        tree: &Tree,
+        needle: &ExpressionKind,
+        element: &ExpressionKind,
+    ) -> Result<(), ExpressionError> {
         if needle.is_comparable(element) {
             return Ok(());
         }
@@ -449,17 +496,20 @@ impl Checker<'_> {
     /// Strings among which a value of an enum is looked for are names of its values.
     fn named_values(
         &self,
-        nodes: Vec<Node>,
-        element: Kind,
-        needle: &Kind,
+        nodes: Vec<CheckedNode>,
+        element: ExpressionKind,
+        needle: &ExpressionKind,
         tree: &Tree,
-    ) -> Result<(Vec<Node>, Kind), ExpressionError> {
-        if !matches!((needle, &element), (Kind::Enum(..), Kind::String)) {
+    ) -> Result<(Vec<CheckedNode>, ExpressionKind), ExpressionError> {
+        if !matches!(
+            (needle, &element),
+            (ExpressionKind::Enum(..), ExpressionKind::String)
+        ) {
             return Ok((nodes, element));
         }
         let mut named = Vec::new();
         for node in nodes {
-            let typed = self.named(Typed::node(Kind::String, node), needle, tree)?;
+            let typed = self.named(TypedNode::node(ExpressionKind::String, node), needle, tree)?;
             named.push(self.value(typed, tree)?);
         }
         Ok((named, needle.clone()))
@@ -480,17 +530,21 @@ impl Checker<'_> {
         }
         let range = self.check(&of.iter_range)?;
         let (over, element) = match (range.term, range.kind) {
-            (Term::Values(nodes), Kind::List(element)) => (Over::Values(nodes.into()), *element),
-            (Term::Path(path), Kind::List(element)) => {
+            (Term::Values(nodes), ExpressionKind::List(element)) => {
+                (QuantifierRange::Values(nodes.into()), *element)
+            }
+            (Term::Path(path), ExpressionKind::List(element)) => {
                 let is_message = holds_messages(path.last());
                 let field = self.field_of(path, &of.iter_range)?;
                 if is_message {
-                    (Over::Messages(field), *element)
+                    (QuantifierRange::Messages(field), *element)
                 } else {
-                    (Over::Elements(field), *element)
+                    (QuantifierRange::Elements(field), *element)
                 }
             }
-            (Term::Path(path), Kind::Map(key, _)) => (Over::Keys(self.field_of(path, &of.iter_range)?), *key),
+            (Term::Path(path), ExpressionKind::Map(key, _)) => {
+                (QuantifierRange::Keys(self.field_of(path, &of.iter_range)?), *key)
+            }
             (_, kind) => {
                 let problem = format!("{} has no elements to go over", kind.a());
                 return Err(self.error(&of.iter_range, problem, "lists and maps have"));
@@ -506,11 +560,14 @@ impl Checker<'_> {
             slot,
             body: body?,
         };
-        Ok(Typed::node(Kind::Bool, Node::Quantified(Box::new(quantified))))
+        Ok(TypedNode::node(
+            ExpressionKind::Bool,
+            CheckedNode::Quantified(Box::new(quantified)),
+        ))
     }
 }
 
-fn known(node: &Node) -> Option<bool> {
+fn known(node: &CheckedNode) -> Option<bool> {
     match node.constant() {
         Some(Val::Bool(value)) => Some(value),
         _ => None,
@@ -518,38 +575,42 @@ fn known(node: &Node) -> Option<bool> {
 }
 
 /// A value among others, which are searched quickly if they are known.
-fn among(needle: Box<Node>, nodes: Vec<Node>) -> Node {
+fn among(needle: Box<CheckedNode>, nodes: Vec<CheckedNode>) -> CheckedNode {
     let constants: Option<Vec<Constant>> = nodes
         .iter()
         .map(|node| node.constant().and_then(Constant::of))
         .collect();
     match constants {
-        Some(constants) => Node::InConstants(needle, ConstantSet::new(constants)),
-        None => Node::InValues(needle, nodes.into()),
+        Some(constants) => CheckedNode::InConstants(needle, ConstantSet::new(constants)),
+        None => CheckedNode::InValues(needle, nodes.into()),
     }
 }
 
 /// A whole number that is written out may stand for an unsigned one.
-fn unsign(typed: &mut Typed, other: &Kind) {
-    if let (Term::Node(Node::Constant(Constant::Int(value))), Kind::Uint) = (&typed.term, other)
+fn unsign(typed: &mut TypedNode, other: &ExpressionKind) {
+    if let (Term::Node(CheckedNode::Constant(Constant::Int(value))), ExpressionKind::Uint) =
+        (&typed.term, other)
         && let Ok(value) = u64::try_from(*value)
     {
-        *typed = Typed::node(Kind::Uint, Node::Constant(Constant::Uint(value)));
+        *typed = TypedNode::node(ExpressionKind::Uint, CheckedNode::Constant(Constant::Uint(value)));
     }
 }
 
-fn comparison_help(a: &Kind, b: &Kind) -> String {
+fn comparison_help(a: &ExpressionKind, b: &ExpressionKind) -> String {
     match (a, b) {
-        (Kind::String, number) | (number, Kind::String) if number.is_number() => {
+        (ExpressionKind::String, number) | (number, ExpressionKind::String) if number.is_number() => {
             "write a number without quotes, or name a string field".to_owned()
         }
-        (Kind::Message(..), _) | (_, Kind::Message(..)) => {
+        (ExpressionKind::Message(..), _) | (_, ExpressionKind::Message(..)) => {
             "compare fields of the message, or use has()".to_owned()
         }
-        (Kind::List(_) | Kind::Map(..), _) | (_, Kind::List(_) | Kind::Map(..)) => {
+        (ExpressionKind::List(_) | ExpressionKind::Map(..), _)
+        | (_, ExpressionKind::List(_) | ExpressionKind::Map(..)) => {
             "use `in`, size(), all() or exists()".to_owned()
         }
-        (Kind::String, Kind::Bytes) | (Kind::Bytes, Kind::String) => "write bytes as b\"...\"".to_owned(),
+        (ExpressionKind::String, ExpressionKind::Bytes) | (ExpressionKind::Bytes, ExpressionKind::String) => {
+            "write bytes as b\"...\"".to_owned()
+        }
         _ => String::new(),
     }
 }

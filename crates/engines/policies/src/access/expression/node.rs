@@ -13,83 +13,83 @@ use crate::access::lists::ValueList;
 
 /// An expression whose types were checked.
 #[derive(Debug)]
-pub(crate) enum Node {
+pub(crate) enum CheckedNode {
     Constant(Constant),
     /// A field of one value.
-    Field(Box<FieldOf>, Absent),
-    Present(Box<FieldOf>, Presence),
+    Field(Box<FieldOf>, AbsentValue),
+    Present(Box<FieldOf>, PresenceTest),
     /// The value or the message that a quantifier is at.
     Variable(u8),
     Metadata(Box<str>),
     HasMetadata(Box<str>),
-    Not(Box<Node>),
-    And(Box<[Node; 2]>),
-    Or(Box<[Node; 2]>),
-    If(Box<[Node; 3]>),
-    Compare(Comparison, Box<[Node; 2]>),
-    Arithmetic(Operation, Box<[Node; 2]>),
-    Negate(Box<Node>),
-    Convert(Conversion, Box<Node>),
-    Text(TextTest, Box<[Node; 2]>),
-    Matches(Box<Node>, Box<Regex>),
+    Not(Box<CheckedNode>),
+    And(Box<[CheckedNode; 2]>),
+    Or(Box<[CheckedNode; 2]>),
+    If(Box<[CheckedNode; 3]>),
+    Compare(ComparisonOperator, Box<[CheckedNode; 2]>),
+    Arithmetic(ArithmeticOperator, Box<[CheckedNode; 2]>),
+    Negate(Box<CheckedNode>),
+    Convert(Conversion, Box<CheckedNode>),
+    Text(TextTest, Box<[CheckedNode; 2]>),
+    Matches(Box<CheckedNode>, Box<Regex>),
     /// Of a string in characters, of bytes in bytes.
-    Length(Box<Node>),
+    Length(Box<CheckedNode>),
     /// Elements of a list, pairs of a map, or bytes of a bytes field: known without looking at any of them.
     Count(Box<FieldOf>),
     /// Whether an address lies in a network.
-    InNetwork(Box<Node>, AddressNetwork),
+    InNetwork(Box<CheckedNode>, AddressNetwork),
     /// Whether it is now that part of the day.
     InDayPart(DayPart),
     /// The day of the week.
     Weekday(ClockOffset),
     /// Seconds since 1970.
     UnixTime,
-    InConstants(Box<Node>, ConstantSet),
-    InValues(Box<Node>, Box<[Node]>),
-    InValueList(Box<Node>, Arc<ValueList>),
-    InElements(Box<Node>, Box<FieldOf>),
-    InKeys(Box<Node>, Box<FieldOf>),
+    InConstants(Box<CheckedNode>, ConstantSet),
+    InValues(Box<CheckedNode>, Box<[CheckedNode]>),
+    InValueList(Box<CheckedNode>, Arc<ValueList>),
+    InElements(Box<CheckedNode>, Box<FieldOf>),
+    InKeys(Box<CheckedNode>, Box<FieldOf>),
     /// The element of a list, or the value of a map, if that is one value.
-    Element(Box<Entry>),
+    Element(Box<PathEntry>),
     Quantified(Box<Quantified>),
 }
 
 /// A field of a message that is found first.
 #[derive(Debug)]
 pub(crate) struct FieldOf {
-    pub(crate) base: Base,
+    pub(crate) base: PathBase,
     pub(crate) path: FieldPath,
 }
 
 /// Where a path begins.
 #[derive(Debug)]
-pub(crate) enum Base {
+pub(crate) enum PathBase {
     /// At the message that is judged.
     Message,
     /// At the message that a quantifier is at.
     Variable(u8),
     /// At an element of a list or a value of a map.
-    Entry(Box<Entry>),
+    Entry(Box<PathEntry>),
 }
 
 /// One of a list or of a map.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PathEntry {
     pub(crate) collection: FieldOf,
-    pub(crate) key: Node,
-    pub(crate) by: By,
+    pub(crate) key: CheckedNode,
+    pub(crate) by: EntryKey,
 }
 
 /// How an entry is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum EntryKey {
     Index,
     Key,
 }
 
 /// What a field has when it is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum AbsentValue {
     False,
     Int,
     Uint,
@@ -98,32 +98,32 @@ pub(crate) enum Absent {
     Bytes,
 }
 
-impl Absent {
+impl AbsentValue {
     pub(crate) fn val(self) -> Val<'static> {
         match self {
-            Absent::False => Val::Bool(false),
-            Absent::Int => Val::Int(0),
-            Absent::Uint => Val::Uint(0),
-            Absent::Double => Val::Double(0.0),
-            Absent::String => Val::String(""),
-            Absent::Bytes => Val::Bytes(b""),
+            AbsentValue::False => Val::Bool(false),
+            AbsentValue::Int => Val::Int(0),
+            AbsentValue::Uint => Val::Uint(0),
+            AbsentValue::Double => Val::Double(0.0),
+            AbsentValue::String => Val::String(""),
+            AbsentValue::Bytes => Val::Bytes(b""),
         }
     }
 }
 
 /// What `has` means for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum PresenceTest {
     /// It has presence, and is present.
     Set,
     /// It has none, and is not its default.
-    NotDefault(Absent),
+    NotDefault(AbsentValue),
     /// It is a list or a map with elements.
     NotEmpty,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comparison {
+pub(crate) enum ComparisonOperator {
     Equal,
     NotEqual,
     Less,
@@ -133,7 +133,7 @@ pub(crate) enum Comparison {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum ArithmeticOperator {
     Add,
     Subtract,
     Multiply,
@@ -159,10 +159,10 @@ pub(crate) enum TextTest {
 #[derive(Debug)]
 pub(crate) struct Quantified {
     pub(crate) quantifier: Quantifier,
-    pub(crate) over: Over,
+    pub(crate) over: QuantifierRange,
     /// The variable that the body reads.
     pub(crate) slot: u8,
-    pub(crate) body: Node,
+    pub(crate) body: CheckedNode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,38 +174,49 @@ pub(crate) enum Quantifier {
 
 /// What a quantifier goes over.
 #[derive(Debug)]
-pub(crate) enum Over {
+pub(crate) enum QuantifierRange {
     Elements(FieldOf),
     Messages(FieldOf),
     Keys(FieldOf),
-    Values(Box<[Node]>),
+    Values(Box<[CheckedNode]>),
 }
 
-impl Node {
+impl CheckedNode {
     pub(crate) fn constant(&self) -> Option<Val<'_>> {
         match self {
-            Node::Constant(constant) => Some(constant.val()),
+            CheckedNode::Constant(constant) => Some(constant.val()),
             _ => None,
         }
     }
 
     /// Whether it reads nothing of a call, so that it always has the same value.
     pub(crate) fn is_fixed(&self) -> bool {
-        let all = |nodes: &[Node]| nodes.iter().all(Node::is_fixed);
+        let all = |nodes: &[CheckedNode]| nodes.iter().all(CheckedNode::is_fixed);
         match self {
-            Node::Constant(_) | Node::Variable(_) => true,
-            Node::Field(..) | Node::Present(..) | Node::Metadata(_) | Node::HasMetadata(_) => false,
-            Node::InDayPart(_) | Node::Weekday(_) | Node::UnixTime => false,
-            Node::InNetwork(of, _) => of.is_fixed(),
-            Node::Count(_) | Node::InElements(..) | Node::InKeys(..) | Node::Element(_) => false,
-            Node::Not(of) | Node::Negate(of) | Node::Convert(_, of) | Node::Length(of) => of.is_fixed(),
-            Node::Matches(of, _) | Node::InConstants(of, _) | Node::InValueList(of, _) => of.is_fixed(),
-            Node::And(of) | Node::Or(of) | Node::Compare(_, of) => all(&**of),
-            Node::Arithmetic(_, of) | Node::Text(_, of) => all(&**of),
-            Node::If(of) => all(&**of),
-            Node::InValues(of, values) => of.is_fixed() && all(values),
-            Node::Quantified(of) => match &of.over {
-                Over::Values(values) => all(values) && of.body.is_fixed(),
+            CheckedNode::Constant(_) | CheckedNode::Variable(_) => true,
+            CheckedNode::Field(..)
+            | CheckedNode::Present(..)
+            | CheckedNode::Metadata(_)
+            | CheckedNode::HasMetadata(_) => false,
+            CheckedNode::InDayPart(_) | CheckedNode::Weekday(_) | CheckedNode::UnixTime => false,
+            CheckedNode::InNetwork(of, _) => of.is_fixed(),
+            CheckedNode::Count(_)
+            | CheckedNode::InElements(..)
+            | CheckedNode::InKeys(..)
+            | CheckedNode::Element(_) => false,
+            CheckedNode::Not(of)
+            | CheckedNode::Negate(of)
+            | CheckedNode::Convert(_, of)
+            | CheckedNode::Length(of) => of.is_fixed(),
+            CheckedNode::Matches(of, _)
+            | CheckedNode::InConstants(of, _)
+            | CheckedNode::InValueList(of, _) => of.is_fixed(),
+            CheckedNode::And(of) | CheckedNode::Or(of) | CheckedNode::Compare(_, of) => all(&**of),
+            CheckedNode::Arithmetic(_, of) | CheckedNode::Text(_, of) => all(&**of),
+            CheckedNode::If(of) => all(&**of),
+            CheckedNode::InValues(of, values) => of.is_fixed() && all(values),
+            CheckedNode::Quantified(of) => match &of.over {
+                QuantifierRange::Values(values) => all(values) && of.body.is_fixed(),
                 _ => false,
             },
         }

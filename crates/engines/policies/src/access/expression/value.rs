@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use provost_marshal::{Place, Value};
+use provost_marshal::{StructPlace, Value};
 
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -14,7 +14,7 @@ pub enum Val<'a> {
     String(&'a str),
     Bytes(&'a [u8]),
     /// A message within the one that is judged.
-    Message(Place),
+    Message(StructPlace),
 }
 
 impl<'a> Val<'a> {

@@ -169,7 +169,7 @@ impl GrpcAccess {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             for (client, answer) in self.changed_health() {
-                self.tell(&client, answer).await;
+                self.send_answer(&client, answer).await;
             }
             if self.watches.by_call.borrow().is_empty() {
                 self.watches.is_looking.set(false);

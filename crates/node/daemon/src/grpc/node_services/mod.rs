@@ -136,7 +136,7 @@ impl GrpcAccess {
         let stream = question.stream;
         let answered = self.answer_of(&client, question).await;
         let (messages, then) = answered.unwrap_or_else(|status| (Vec::new(), NodeAnswerEnd::Ends(status)));
-        self.tell(
+        self.send_answer(
             &client,
             NodeAnswer {
                 stream,
@@ -179,17 +179,17 @@ impl GrpcAccess {
                 let said = self.reflect(&app, services, question.message).await?;
                 Ok((vec![said], NodeAnswerEnd::Next))
             }
-            AskedMethod::Channelz(method) => Ok(single(self.tell_channelz(method, &question.message)?)),
+            AskedMethod::Channelz(method) => Ok(single(self.answer_channelz(method, &question.message)?)),
         }
     }
 
-    async fn tell(&self, client: &GrpcClient, answer: NodeAnswer) {
+    async fn send_answer(&self, client: &GrpcClient, answer: NodeAnswer) {
         let answer = CallerAnswer {
             app: client.id,
             answer,
         };
         let command = Command::AnswerNodeCall(Box::new(answer));
-        if let Err(error) = self.runtimes[client.runtime].tell(command).await {
+        if let Err(error) = self.runtimes[client.runtime].send(command).await {
             tracing::error!(%error, "a gRPC client was not answered");
         }
     }

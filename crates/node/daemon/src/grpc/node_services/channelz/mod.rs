@@ -90,7 +90,7 @@ struct ToldChannel {
 
 impl GrpcAccess {
     /// Answers a question of the service.
-    pub(super) fn tell_channelz(
+    pub(super) fn answer_channelz(
         &self,
         method: ChannelzMethod,
         request: &[u8],
