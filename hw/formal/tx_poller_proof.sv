@@ -34,7 +34,8 @@ module tx_poller_proof (
   tx_poller #(
       .FLOWS(1),
       .FLOW_BITS(1),
-      .BATCH(2)
+      .BATCH(2),
+      .READS_LOG2(1)
   ) dut (
       .enable(1'b1),
       .restart(1'b0),

@@ -223,8 +223,12 @@ module nic #(
       .*
   );
 
+  // As many entries as there are flows may follow one for which there was room: of each flow whose lines are being read, one.
+  localparam int ENTRIES_LOG2 = 4;
   logic taken_valid;
   logic taken_ready;
+  logic [ENTRIES_LOG2:0] entries_level;
+  assign taken_ready = entries_level < (ENTRIES_LOG2 + 1)'((1 << ENTRIES_LOG2) - FLOWS);
   nic_pkg::entry_t taken;
   logic entry_valid;
   logic entry_take;
@@ -258,17 +262,17 @@ module nic #(
   /* verilator lint_off PINCONNECTEMPTY */
   fifo #(
       .WIDTH($bits(taken)),
-      .DEPTH_LOG2(3)
+      .DEPTH_LOG2(ENTRIES_LOG2)
   ) entries (
       .clk,
       .rst,
       .push(taken_valid),
       .push_data(taken),
-      .push_ready(taken_ready),
+      .push_ready(),
       .pop(entry_take),
       .pop_valid(entry_valid),
       .pop_data(entry),
-      .level()
+      .level(entries_level)
   );
   /* verilator lint_on PINCONNECTEMPTY */
   status_writer #(

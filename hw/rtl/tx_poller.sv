@@ -4,10 +4,15 @@
 // the next, and so on: so one look shows whether the host has written the slot. Three ways bring an entry here, behind one port:
 // slots that are polled; slots up to a doorbell; lines that the host pushes by MMIO (entries of one line). A batch of slots is
 // read at once; the first that is not written ends it.
+//
+// Every flow has a batch of its own under way, and lines are read for the flows in turn: so a flow waits for one line of each other,
+// and never for another's batch. Lines that are pushed go between those that come, and reads wait for them in turn.
 module tx_poller #(
     parameter int FLOWS = 4,
     parameter int FLOW_BITS = 2,
-    parameter int BATCH = 4
+    parameter int BATCH = 4,
+    // Reads that can be out, as a logarithm.
+    parameter int READS_LOG2 = 5
 ) (
     input logic clk,
     input logic rst,
@@ -44,60 +49,68 @@ module tx_poller #(
     input logic [FLOW_BITS-1:0] push_flow,
     input logic [511:0] push_line,
     output logic push_take,
-    // What was taken.
+    // What was taken. Ready says that there is room for it, and beside it for an entry of each flow whose lines are being read.
     output logic entry_valid,
     input logic entry_ready,
     output nic_pkg::entry_t entry
 );
-  localparam logic [1:0] PICK = 2'd0;
+  localparam logic [1:0] IDLE = 2'd0;
   localparam logic [1:0] HEADERS = 2'd1;
   localparam logic [1:0] BODY = 2'd2;
 
   localparam int BUFFER_COUNT_BITS = 6;
 
-  logic [1:0] state_q;
-  logic [FLOW_BITS-1:0] flow_q;
+  // Of each flow: a batch of headers, or the lines after a header.
+  logic [1:0] state_q[FLOWS];
   logic [15:0] taken_q[FLOWS];
-  // Reads of a batch of headers, or of the lines after a header: to issue, issued, answered.
-  logic [BUFFER_COUNT_BITS-1:0] wanted_q;
-  logic [BUFFER_COUNT_BITS-1:0] issued_q;
-  logic [BUFFER_COUNT_BITS-1:0] answered_q;
+  logic [15:0] batch_first_q[FLOWS];
+  // Reads to issue, issued, answered.
+  logic [BUFFER_COUNT_BITS-1:0] wanted_q[FLOWS];
+  logic [BUFFER_COUNT_BITS-1:0] issued_q[FLOWS];
+  logic [BUFFER_COUNT_BITS-1:0] answered_q[FLOWS];
   // No further entry of this batch is taken.
-  logic stopped_q;
-  // The entry whose other lines are being read, if `body_q`.
-  logic body_q;
-  nic_pkg::entry_t entry_q;
+  logic [FLOWS-1:0] stopped_q;
+  // The entry whose other lines are to be read, if there is one.
+  logic [FLOWS-1:0] body_q;
+  // (As bits: yosys knows no arrays of structures.)
+  logic [$bits(entry)-1:0] entry_q[FLOWS];
+  // The sum of its payload as far as it has come.
+  logic [15:0] sum_q[FLOWS];
+  // The flow has started anew since the batch began.
+  logic [FLOWS-1:0] stale_q;
 
-  // The flow's ring.
-  logic [31:0] base;
-  logic [3:0] slots_log2;
-  logic [3:0] stride_log2;
-  logic [15:0] slot_mask;
-  logic [15:0] taken;
-  assign base = flow_base[32*flow_q+:32];
-  assign slots_log2 = flow_slots_log2[4*flow_q+:4];
-  assign stride_log2 = flow_stride_log2[4*flow_q+:4];
-  assign slot_mask = (16'd1 << slots_log2) - 16'd1;
-  assign taken = taken_q[flow_q];
+  // Who waits for each read that is out.
+  logic waiting_ready;
+  logic waiting_valid;
+  logic [FLOW_BITS-1:0] data_flow;
+  logic data_now;
+  assign data_now = data_valid && waiting_valid;
 
   // The line that has come: a header, by either way.
   logic push_now;
   logic header_now;
   logic [511:0] header;
   logic [FLOW_BITS-1:0] header_flow;
+  logic [15:0] taken;
+  logic [3:0] slots_log2;
+  logic [3:0] stride_log2;
   logic expected_phase;
   logic written;
+  logic can_take;
   logic take_now;
-  assign push_now = state_q == PICK && enable && push_valid;
+  assign push_now = enable && push_valid && !data_valid;
   assign push_take = push_now && (take_now || !flow_enable[push_flow]);
-  assign header_now = push_now || (state_q == HEADERS && data_valid);
+  assign header_now = push_now || (data_now && state_q[data_flow] == HEADERS);
   assign header = push_now ? push_line : data;
-  assign header_flow = push_now ? push_flow : flow_q;
+  assign header_flow = data_now ? data_flow : push_flow;
+  assign taken = taken_q[data_flow];
+  assign slots_log2 = flow_slots_log2[4*data_flow+:4];
+  assign stride_log2 = flow_stride_log2[4*data_flow+:4];
   // The lap's parity: bit `slots_log2` of the count.
   assign expected_phase = !taken[slots_log2];
-  assign written = push_now || (!stopped_q && header[0] == expected_phase);
-  assign take_now = header_now && written && flow_enable[header_flow] && buffer_valid && entry_ready &&
-      credit_available[header_flow];
+  assign written = push_now || (!stopped_q[data_flow] && header[0] == expected_phase);
+  assign can_take = flow_enable[header_flow] && buffer_valid && entry_ready && credit_available[header_flow];
+  assign take_now = header_now && written && can_take;
 
   // What the header says, checked: a length that neither a slot nor a buffer holds makes the entry a bad one.
   logic [3:0] kind;
@@ -140,14 +153,18 @@ module tx_poller #(
   logic [15:0] sum_after;
   logic [15:0] header_sum;
   logic body_raw;
-  assign body_raw = entry_q.kind == nic_pkg::ENTRY_RAW;
+  nic_pkg::entry_t body_entry;
+  logic [BUFFER_COUNT_BITS-1:0] answered;
+  assign body_entry = entry_q[data_flow];
+  assign answered = answered_q[data_flow];
+  assign body_raw = body_entry.kind == nic_pkg::ENTRY_RAW;
   always_comb begin
-    if (state_q == BODY) begin
+    if (body_line) begin
       // Line k begins 64 k bytes into the packet, of a raw entry 64 (k - 1).
-      line_bytes = body_raw ? entry_q.bytes - {4'd0, answered_q, 6'd0}
-          : entry_q.bytes + 16'd24 - {4'd0, answered_q + 6'd1, 6'd0};
+      line_bytes = body_raw ? body_entry.bytes - {4'd0, answered, 6'd0}
+          : body_entry.bytes + 16'd24 - {4'd0, answered + 6'd1, 6'd0};
       line_summed = line_kept;
-      sum_before = entry_q.sum;
+      sum_before = sum_q[data_flow];
     end else begin
       line_bytes = raw ? 16'd64 : bytes + 16'd24;
       line_summed = raw ? '0 : {line_kept[511:192], 192'd0};
@@ -165,120 +182,161 @@ module tx_poller #(
       .sum(sum_after)
   );
   logic [511:0] header_or_body;
-  assign header_or_body = (state_q == BODY) ? data : header;
+  assign header_or_body = body_line ? data : header;
   assign header_sum = sum_after;
 
   logic body_line;
   logic body_last;
-  assign body_line = state_q == BODY && data_valid;
-  assign body_last = body_line && answered_q + 6'd1 == wanted_q;
+  assign body_line = data_now && state_q[data_flow] == BODY;
+  assign body_last = body_line && answered + 6'd1 == wanted_q[data_flow];
 
   assign credit_take = take_now;
   assign credit_flow = header_flow;
   assign buffer_take = take_now;
   assign buffer_write = take_now || body_line;
-  assign buffer_address = body_line ? {entry_q.buffer, answered_q[4:0] + 5'd1} : {buffer_id, 5'd0};
+  assign buffer_address = body_line ? {body_entry.buffer, answered[4:0] + 5'd1} : {buffer_id, 5'd0};
   assign buffer_data = line_kept;
   assign entry_valid = body_last || (take_now && header_entry.lines == 6'd1);
   always_comb begin
-    entry = body_last ? entry_q : header_entry;
-    if (body_last) entry.sum = sum_after;
+    entry = header_entry;
+    if (body_last) begin
+      entry = body_entry;
+      entry.sum = sum_after;
+      // Its lines were not all those that the host meant.
+      if (stale_q[data_flow]) entry.kind = nic_pkg::ENTRY_BAD;
+    end
   end
 
+  // Whose line is read next: flows that want lines have their turn one after the other.
+  logic [FLOWS-1:0] wants;
+  logic [FLOW_BITS-1:0] turn_q;
+  logic [FLOW_BITS-1:0] reader;
+  logic reading_body;
   logic [15:0] read_slot;
-  assign read = (state_q == HEADERS || state_q == BODY) && issued_q != wanted_q;
-  assign read_slot = (state_q == BODY) ? taken & slot_mask : (batch_first_q + 16'(issued_q)) & slot_mask;
-  assign read_address = base + (32'(read_slot) << stride_log2) +
-      ((state_q == BODY) ? 32'(issued_q) + 32'd1 : 32'd0);
-  logic [15:0] batch_first_q;
+  logic [15:0] read_count;
+  logic [3:0] reader_stride_log2;
+  always_comb begin
+    for (int i = 0; i < FLOWS; i++) wants[i] = state_q[i] != IDLE && issued_q[i] != wanted_q[i];
+    reader = turn_q;
+    for (int i = FLOWS; i > 0; i--) begin
+      if (wants[(turn_q+FLOW_BITS'(i))&FLOW_BITS'(FLOWS-1)]) reader = (turn_q + FLOW_BITS'(i)) & FLOW_BITS'(FLOWS - 1);
+    end
+  end
+  // A pushed line that can be taken waits for a cycle in which no line comes: reads leave one, each other time.
+  logic pushed_q;
+  assign read = wants != '0 && waiting_ready && (!push_valid || pushed_q || !can_push);
+  logic can_push;
+  assign can_push = enable && flow_enable[push_flow] && buffer_valid && entry_ready && credit_available[push_flow];
+  assign reading_body = state_q[reader] == BODY;
+  assign read_count = reading_body ? taken_q[reader] : batch_first_q[reader] + 16'(issued_q[reader]);
+  assign read_slot = read_count & ((16'd1 << flow_slots_log2[4*reader+:4]) - 16'd1);
+  assign reader_stride_log2 = flow_stride_log2[4*reader+:4];
+  assign read_address = flow_base[32*reader+:32] + (32'(read_slot) << reader_stride_log2) +
+      (reading_body ? 32'(issued_q[reader]) + 32'd1 : 32'd0);
+  logic issue;
+  assign issue = read && read_ready;
+  /* verilator lint_off PINCONNECTEMPTY */
+  fifo #(
+      .WIDTH(FLOW_BITS),
+      .DEPTH_LOG2(READS_LOG2)
+  ) waiting (
+      .clk,
+      .rst,
+      .push(issue),
+      .push_data(reader),
+      .push_ready(waiting_ready),
+      .pop(data_valid),
+      .pop_valid(waiting_valid),
+      .pop_data(data_flow),
+      .level()
+  );
+  /* verilator lint_on PINCONNECTEMPTY */
 
   // After the entry that ends a batch, no further header is read.
   logic [BUFFER_COUNT_BITS-1:0] wanted_now;
-  assign wanted_now = (take_now && header_entry.lines == 6'd1) ? wanted_q
-      : issued_q + BUFFER_COUNT_BITS'(read && read_ready);
+  assign wanted_now = (take_now && header_entry.lines == 6'd1) ? wanted_q[data_flow]
+      : issued_q[data_flow] + BUFFER_COUNT_BITS'(issue && reader == data_flow);
 
-  // The next flow to look at, and how many slots of it.
-  logic [FLOW_BITS-1:0] flow_next;
-  logic [15:0] next_ahead;
-  logic next_worth;
-  logic [BUFFER_COUNT_BITS-1:0] next_wanted;
-  assign flow_next = (flow_q == FLOW_BITS'(FLOWS - 1)) ? '0 : flow_q + 1'b1;
-  assign next_ahead = flow_doorbell[16*flow_next+:16] - taken_q[flow_next];
-  assign next_worth = flow_enable[flow_next] && credit_available[flow_next] && buffer_valid && entry_ready &&
-      (!flow_doorbell_mode[flow_next] || next_ahead != 16'd0);
-  assign next_wanted = (flow_doorbell_mode[flow_next] && next_ahead < 16'(BATCH)) ? 6'(next_ahead) : 6'(BATCH);
-
+  // Which flows are worth a look, and how many slots of them.
+  logic [FLOWS-1:0] worth;
+  logic [15:0] ahead[FLOWS];
   always_comb begin
-    for (int i = 0; i < FLOWS; i++) flow_taken[16*i+:16] = taken_q[i];
+    for (int i = 0; i < FLOWS; i++) begin
+      ahead[i] = flow_doorbell[16*i+:16] - taken_q[i];
+      worth[i] = enable && flow_enable[i] && credit_available[i] && buffer_valid && entry_ready &&
+          (!flow_doorbell_mode[i] || ahead[i] != 16'd0);
+      flow_taken[16*i+:16] = taken_q[i];
+    end
   end
-
-  logic entry_taken;
-  assign entry_taken = entry_valid && !push_now;
 
   always_ff @(posedge clk) begin
     if (rst) begin
-      state_q <= PICK;
-      flow_q <= '0;
-      wanted_q <= '0;
-      issued_q <= '0;
-      answered_q <= '0;
-      stopped_q <= 1'b0;
-      body_q <= 1'b0;
-      entry_q <= '0;
-      batch_first_q <= '0;
-      for (int i = 0; i < FLOWS; i++) taken_q[i] <= '0;
+      turn_q <= '0;
+      pushed_q <= 1'b0;
+      stopped_q <= '0;
+      body_q <= '0;
+      stale_q <= '0;
+      for (int i = 0; i < FLOWS; i++) begin
+        state_q[i] <= IDLE;
+        taken_q[i] <= '0;
+        batch_first_q[i] <= '0;
+        wanted_q[i] <= '0;
+        issued_q[i] <= '0;
+        answered_q[i] <= '0;
+        entry_q[i] <= '0;
+        sum_q[i] <= '0;
+      end
     end else begin
-      if (entry_taken) taken_q[flow_q] <= taken + 16'd1;
-      case (state_q)
-        PICK: begin
-          issued_q <= '0;
-          answered_q <= '0;
-          stopped_q <= 1'b0;
-          body_q <= 1'b0;
-          // A pushed line that cannot be taken now keeps nobody from the rings.
-          if (enable && !push_take) begin
-            flow_q <= flow_next;
-            if (next_worth) begin
-              state_q <= HEADERS;
-              wanted_q <= next_wanted;
-              batch_first_q <= taken_q[flow_next];
-            end
+      for (int i = 0; i < FLOWS; i++) begin
+        if (state_q[i] == IDLE) begin
+          issued_q[i] <= '0;
+          answered_q[i] <= '0;
+          stopped_q[i] <= 1'b0;
+          body_q[i] <= 1'b0;
+          stale_q[i] <= 1'b0;
+          batch_first_q[i] <= taken_q[i];
+          wanted_q[i] <= (flow_doorbell_mode[i] && ahead[i] < 16'(BATCH)) ? 6'(ahead[i]) : 6'(BATCH);
+          if (worth[i]) state_q[i] <= HEADERS;
+        end
+      end
+      if (push_take) pushed_q <= 1'b1;
+      if (issue) begin
+        pushed_q <= 1'b0;
+        turn_q <= reader;
+        issued_q[reader] <= issued_q[reader] + 6'd1;
+      end
+      if (data_now) begin
+        answered_q[data_flow] <= answered + 6'd1;
+        if (state_q[data_flow] == BODY) begin
+          sum_q[data_flow] <= sum_after;
+          if (body_last) state_q[data_flow] <= IDLE;
+        end else begin
+          if (!take_now) stopped_q[data_flow] <= 1'b1;
+          else if (header_entry.lines != 6'd1) begin
+            stopped_q[data_flow] <= 1'b1;
+            body_q[data_flow] <= 1'b1;
+            entry_q[data_flow] <= header_entry;
+            sum_q[data_flow] <= header_sum;
+          end
+          wanted_q[data_flow] <= wanted_now;
+          if (answered + 6'd1 == wanted_now) begin
+            issued_q[data_flow] <= '0;
+            answered_q[data_flow] <= '0;
+            if (body_q[data_flow] || (take_now && header_entry.lines != 6'd1)) begin
+              state_q[data_flow] <= BODY;
+              wanted_q[data_flow] <= (body_q[data_flow] ? body_entry.lines : header_entry.lines) - 6'd1;
+            end else state_q[data_flow] <= IDLE;
           end
         end
-        HEADERS: begin
-          if (read && read_ready) issued_q <= issued_q + 6'd1;
-          if (data_valid) begin
-            answered_q <= answered_q + 6'd1;
-            if (!take_now) stopped_q <= 1'b1;
-            else if (header_entry.lines != 6'd1) begin
-              stopped_q <= 1'b1;
-              body_q <= 1'b1;
-              entry_q <= header_entry;
-            end
-            wanted_q <= wanted_now;
-            if (answered_q + 6'd1 == wanted_now) begin
-              issued_q <= '0;
-              answered_q <= '0;
-              if (body_q || (take_now && header_entry.lines != 6'd1)) begin
-                state_q <= BODY;
-                wanted_q <= (body_q ? entry_q.lines : header_entry.lines) - 6'd1;
-              end else state_q <= PICK;
-            end
-          end
-        end
-        default: begin
-          if (read && read_ready) issued_q <= issued_q + 6'd1;
-          if (data_valid) begin
-            answered_q <= answered_q + 6'd1;
-            entry_q.sum <= sum_after;
-            if (body_last) state_q <= PICK;
-          end
-        end
-      endcase
+      end
+      if (entry_valid && data_now && !stale_q[data_flow]) taken_q[data_flow] <= taken + 16'd1;
       // A flow that starts anew while a batch of it is read: what comes of that batch is not taken.
       if (restart) begin
         taken_q[restart_flow] <= '0;
-        if (restart_flow == flow_q) stopped_q <= 1'b1;
+        stopped_q[restart_flow] <= 1'b1;
+        stale_q[restart_flow] <= 1'b1;
+        // One that begins in this cycle begins with the next.
+        if (state_q[restart_flow] == IDLE) state_q[restart_flow] <= IDLE;
       end
     end
   end
