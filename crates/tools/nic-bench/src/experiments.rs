@@ -5,7 +5,9 @@ use provost_nic_model::{ModelUnavailable, NicShape, SimulatedNic};
 
 use crate::figures::{FigureBasis, NicFigures};
 use crate::interface::{COHERENT_MRPS, DOORBELL_MRPS, HostInterface};
-use crate::pair::{NIC_CALLS, NicPair, PairConfig, PairFigures, PolicyUse, SMALL_BYTES, added_cycles};
+use crate::pair::{
+    NIC_CALLS, NeighbourTenant, NicPair, PairConfig, PairFigures, PolicyUse, SMALL_BYTES, added_cycles,
+};
 use crate::parts::CallLoad;
 
 /// How much is measured.
@@ -41,13 +43,14 @@ type ExperimentGroup = (
     fn(&mut NicFigures, BenchScope) -> Result<(), String>,
 );
 
-const GROUPS: [ExperimentGroup; 8] = [
+const GROUPS: [ExperimentGroup; 9] = [
     ("interfaces", interfaces),
     ("load", load),
     ("flows", flows),
     ("sizes", sizes),
     ("cache", cache),
     ("policies", policies),
+    ("isolation", isolation),
     ("rtl", rtl),
     ("simulation", simulation),
 ];
@@ -183,7 +186,7 @@ fn load(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
         HostInterface::doorbell(1),
     ];
     for interface in interfaces {
-        let mean_ns = interface.entry_ns + interface.batch_ns / f64::from(interface.batch);
+        let mean_ns = interface.call_ns();
         for percent in scope.of(&[10, 30, 50, 70, 80, 90]) {
             let load = CallLoad::Open {
                 mean_ns: mean_ns * 100.0 / f64::from(percent),
@@ -322,6 +325,46 @@ fn policies(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
             basis,
             "coherent b1",
         );
+    }
+    Ok(())
+}
+
+/// What another tenant of both NICs does beside one that uses half of its core's rate: nothing, or as much as it can. It tries to have all
+/// calls of the NIC on their way, of which its flow may have half.
+const NEIGHBOURS: [(&str, usize, usize); 3] = [
+    ("silent", 0, SMALL_BYTES),
+    ("flood of 64 B", NIC_CALLS, SMALL_BYTES),
+    ("flood of 2 KB", NIC_CALLS, LARGEST_PACKET_BYTES),
+];
+/// Payload of an entry of 32 lines.
+const LARGEST_PACKET_BYTES: usize = 2024;
+
+/// A tenant's rate and latency beside another, which has a flow of its own.
+fn isolation(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
+    for interface in [HostInterface::coherent(4), HostInterface::doorbell(3)] {
+        let load = CallLoad::Open {
+            mean_ns: 2.0 * interface.call_ns(),
+        };
+        for (what, calls, payload_bytes) in NEIGHBOURS {
+            let neighbour = NeighbourTenant {
+                load: CallLoad::Closed { calls },
+                payload_bytes,
+            };
+            let config = PairConfig {
+                flows: 2,
+                neighbour: Some(neighbour),
+                ..PairConfig::new(interface.clone(), load)
+            };
+            let (measured, warmup) = scope.calls();
+            let mut pair = NicPair::new(config).map_err(|error| error.to_string())?;
+            let found = pair.run(warmup, measured)?;
+            let (carried, refused) = pair.neighbour_calls();
+            let note = format!("{carried} calls of the other carried, {refused} refused");
+            let rate = format!("rate beside {what}");
+            let basis = FigureBasis::SimulatedPredicted;
+            figures.add((&interface.name, &rate), found.mrps(), "M/s", basis, &note);
+            add_latency(figures, &interface.name, &format!("beside {what}"), &found);
+        }
     }
     Ok(())
 }

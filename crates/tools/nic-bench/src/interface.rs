@@ -109,6 +109,11 @@ impl HostInterface {
         }
     }
 
+    /// What a call costs a core, in full batches.
+    pub(crate) fn call_ns(&self) -> f64 {
+        self.entry_ns + self.batch_ns / f64::from(self.batch)
+    }
+
     /// Cycles of a crossing.
     pub(crate) fn crossing_cycles(&self) -> u64 {
         (self.crossing_ns / CYCLE_NS).round() as u64
@@ -131,9 +136,7 @@ mod tests {
 
     #[test]
     fn four_rates_come_back_from_what_they_were_solved_for() {
-        let rate = |interface: &HostInterface| {
-            1e3 / (interface.entry_ns + interface.batch_ns / f64::from(interface.batch))
-        };
+        let rate = |interface: &HostInterface| 1e3 / interface.call_ns();
         for (batch, mrps) in DOORBELL_MRPS {
             assert!((rate(&HostInterface::doorbell(batch)) - mrps).abs() < 1e-9);
         }

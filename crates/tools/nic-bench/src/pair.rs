@@ -42,6 +42,13 @@ pub(crate) enum PolicyUse {
     On,
 }
 
+/// Another tenant of both NICs, with flows of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct NeighbourTenant {
+    pub(crate) load: CallLoad,
+    pub(crate) payload_bytes: usize,
+}
+
 /// What a pair consists of.
 #[derive(Clone, Debug)]
 pub(crate) struct PairConfig {
@@ -54,6 +61,8 @@ pub(crate) struct PairConfig {
     pub(crate) payload_bytes: usize,
     pub(crate) policies: PolicyUse,
     pub(crate) wire_cycles: u64,
+    /// Whose all flows but the first are.
+    pub(crate) neighbour: Option<NeighbourTenant>,
 }
 
 impl PairConfig {
@@ -67,11 +76,27 @@ impl PairConfig {
             payload_bytes: SMALL_BYTES,
             policies: PolicyUse::Off,
             wire_cycles: WIRE_CYCLES,
+            neighbour: None,
         }
     }
 
+    /// Load and bytes of the calls of a flow.
+    fn calls_of(&self, flow: usize) -> (CallLoad, usize) {
+        match self.neighbour {
+            Some(neighbour) if flow > 0 => (neighbour.load, neighbour.payload_bytes),
+            _ => (self.load, self.payload_bytes),
+        }
+    }
+
+    /// Calls that a flow may have on their way: what the NIC takes, divided among tenants.
+    fn calls_max(&self) -> u8 {
+        let tenants = 1 + usize::from(self.neighbour.is_some());
+        (NIC_CALLS / tenants) as u8
+    }
+
     fn slot_lines_log2(&self) -> u8 {
-        let lines = provost_nic::entry_lines(self.payload_bytes);
+        let largest = (0..2).map(|flow| self.calls_of(flow).1).max().unwrap_or(0);
+        let lines = provost_nic::entry_lines(largest);
         lines.next_power_of_two().trailing_zeros() as u8
     }
 
@@ -82,7 +107,7 @@ impl PairConfig {
             slots_log2: SLOTS_LOG2,
             slot_lines_log2: self.slot_lines_log2(),
             fetch: self.interface.fetch,
-            calls_max: NIC_CALLS as u8,
+            calls_max: self.calls_max(),
         };
         shape.base = RINGS_BASE + u32::from(flow) * shape.lines();
         shape
@@ -166,13 +191,8 @@ impl NicPair {
         let client = |(flow, core): (usize, HostCore)| {
             let first = flow as u16 * config.sessions;
             let connections = first..first + config.sessions;
-            ClientCore::new(
-                core,
-                connections,
-                config.load,
-                config.payload_bytes,
-                flow as u64 + 1,
-            )
+            let (load, payload_bytes) = config.calls_of(flow);
+            ClientCore::new(core, connections, load, payload_bytes, flow as u64 + 1)
         };
         let mut pair = NicPair {
             clients: client_cores.into_iter().enumerate().map(client).collect(),
@@ -213,7 +233,8 @@ impl NicPair {
         let after = self.counters();
         let [hits, misses, resent] = std::array::from_fn(|at| after[at] - before[at]);
         let mut latencies = Latencies::default();
-        self.clients
+        let measured = self.measured();
+        measured
             .iter()
             .for_each(|client| latencies.add(&client.latencies));
         Ok(PairFigures {
@@ -224,8 +245,28 @@ impl NicPair {
             hits,
             misses,
             resent,
-            failed: self.clients.iter().map(|client| client.failed).sum(),
+            failed: measured.iter().map(|client| client.failed).sum(),
         })
+    }
+
+    /// Those whose calls are measured: all, or those of the first tenant.
+    fn measured(&self) -> &[ClientCore] {
+        let tenant_flows = if self.config.neighbour.is_some() {
+            1
+        } else {
+            self.clients.len()
+        };
+        &self.clients[..tenant_flows]
+    }
+
+    /// Calls of the other tenant that have ended, well and otherwise.
+    pub(crate) fn neighbour_calls(&self) -> (u64, u64) {
+        let others = &self.clients[self.measured().len()..];
+        let count = |of: fn(&ClientCore) -> u64| others.iter().map(of).sum();
+        (
+            count(|client| client.latencies.count()),
+            count(|client| client.failed),
+        )
     }
 
     fn counters(&mut self) -> [u64; 3] {
@@ -243,7 +284,7 @@ impl NicPair {
     }
 
     fn ended(&self) -> u64 {
-        self.clients
+        self.measured()
             .iter()
             .map(|client| client.latencies.count() + client.failed)
             .sum()
@@ -476,5 +517,47 @@ mod tests {
             many > 100 && many_us > few_us,
             "{many} misses, {many_us} us and {few_us} us"
         );
+    }
+
+    /// Two tenants share both NICs, each with a flow. One makes twice as many calls as its flow may have; the other's rate and p99 are
+    /// those that it has beside a tenant that says nothing, within a tenth.
+    #[test]
+    fn a_flooding_flow_leaves_the_other_its_rate_and_its_p99() {
+        for interface in [HostInterface::coherent(4), HostInterface::doorbell(3)] {
+            let beside = |calls| {
+                let mean_ns = 2.0 * interface.call_ns();
+                let config = PairConfig {
+                    flows: 2,
+                    neighbour: Some(NeighbourTenant {
+                        load: CallLoad::Closed { calls },
+                        payload_bytes: SMALL_BYTES,
+                    }),
+                    ..PairConfig::new(interface.clone(), CallLoad::Open { mean_ns })
+                };
+                let mut pair = pair(config)?;
+                let found = pair.run(200, 2_000).expect("calls end");
+                Some((found, pair.neighbour_calls()))
+            };
+            let (Some((alone, silent)), Some((flooded, flooding)), Some((again, _))) =
+                (beside(0), beside(NIC_CALLS), beside(NIC_CALLS))
+            else {
+                return;
+            };
+            assert_eq!((silent, alone.failed, flooded.failed), ((0, 0), 0, 0));
+            // It has more calls carried than the other makes, and some that are refused.
+            assert!(flooding.0 > 3_000 && flooding.1 > 0, "{flooding:?}");
+            let rate = flooded.mrps() / alone.mrps();
+            let p99 = flooded.p99_us() / alone.p99_us();
+            println!(
+                "simulated: {}: rate {rate:.3}, p99 {p99:.3} of that without a flood",
+                interface.name
+            );
+            assert!(
+                (0.99..1.01).contains(&rate) && p99 < 1.1,
+                "{} {rate} {p99}",
+                interface.name
+            );
+            assert_eq!((flooded.cycles, flooded.p99_us()), (again.cycles, again.p99_us()));
+        }
     }
 }

@@ -23,6 +23,10 @@ const VALUES: [ValueTarget; 6] = [
     ("M calls/s of 8 flows (Dagger: 84)", "coherent b4", "rate of 8 flows", ValueAtLeast(84.0)),
 ];
 
+/// Part of its rate and p99 that a tenant may lose to another that floods the NIC.
+const FLOOD_PART: f64 = 0.1;
+/// Setups of which two tenants are measured.
+const ISOLATED: [&str; 2] = ["coherent b4", "doorbell b3"];
 /// Latency over the coherent interconnect to that with doorbells: Dagger's is 45 % lower.
 const LATENCY_RATIO: f64 = 0.55;
 
@@ -39,7 +43,33 @@ pub(crate) fn outcomes(figures: &NicFigures) -> Vec<TargetOutcome> {
             let what = "p50, coherent to doorbell (Dagger: 0.55)";
             TargetOutcome::of_value(what.into(), coherent / doorbell, RatioAtMost(LATENCY_RATIO))
         });
-    calibration(figures).chain(values).chain(ratio).collect()
+    let isolated = ISOLATED.iter().filter_map(|setup| isolation(figures, setup));
+    calibration(figures)
+        .chain(values)
+        .chain(ratio)
+        .chain(isolated.flatten())
+        .collect()
+}
+
+/// What a tenant has beside one that floods the NIC with calls as small, to what it has beside a silent one.
+fn isolation(figures: &NicFigures, setup: &str) -> Option<[Outcome; 2]> {
+    let ratio = |figure: &str| {
+        let (silent, _) = figures.get(setup, &format!("{figure} beside silent"))?;
+        let (flooded, _) = figures.get(setup, &format!("{figure} beside flood of 64 B"))?;
+        Some(flooded / silent)
+    };
+    let lost = 1.0 - ratio("rate")?;
+    let rate = Outcome::of_value(
+        format!("{setup}: part of its rate lost to a flood"),
+        lost,
+        ValueAtMost(FLOOD_PART),
+    );
+    let p99 = Outcome::of_value(
+        format!("{setup}: p99 beside a flood"),
+        ratio("p99,")?,
+        RatioAtMost(1.0 + FLOOD_PART),
+    );
+    Some([rate?, p99?])
 }
 
 /// Whether simulated rates are those on which the model is calibrated: else something else than the interface bounds them.
