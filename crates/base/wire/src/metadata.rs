@@ -119,11 +119,15 @@ pub fn entries(block: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     })
 }
 
-/// The entries of a block that are not reserved.
+/// The entries of a block that are not reserved: the block itself, if none is.
 #[must_use]
-pub fn without_reserved(block: &[u8]) -> Vec<u8> {
+pub fn without_reserved(block: Vec<u8>) -> Vec<u8> {
+    let is_reserved = |key: &str| key.starts_with(':');
+    if !entries(&block).any(|(key, _)| is_reserved(key)) {
+        return block;
+    }
     let mut rest = Vec::with_capacity(block.len());
-    for (key, value) in entries(block).filter(|(key, _)| !key.starts_with(':')) {
+    for (key, value) in entries(&block).filter(|(key, _)| !is_reserved(key)) {
         // It is shorter than a block that was checked.
         let _ = append(&mut rest, key, value);
     }

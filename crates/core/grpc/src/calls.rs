@@ -1,9 +1,11 @@
 //! The calls of one connection, and what events of HTTP/2 mean to them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use provost_http2::{EndpointRole, ErrorCode, FieldList, HeadKind, Http2Event, ResetCause, StreamEnd};
+use provost_http2::{
+    EndpointRole, ErrorCode, FieldList, HeadKind, Http2Event, ResetCause, StreamEnd, StreamMap,
+};
 use provost_wire::Code;
 
 use crate::call_counts::{CallCounts, CallOutcome};
@@ -181,7 +183,7 @@ pub(crate) struct CallTable {
     role: EndpointRole,
     message_bytes_max: u32,
     pub(crate) partial_bytes_max: usize,
-    pub(crate) calls: BTreeMap<u32, CallState>,
+    pub(crate) calls: StreamMap<CallState>,
     pub(crate) counts: Arc<CallCounts>,
     deadlines: BTreeSet<(u64, u32)>,
     /// Events that wait: those of one frame of HTTP/2, and of calls that ended meanwhile.
@@ -202,7 +204,7 @@ impl CallTable {
             partial_bytes_max: config.partial_bytes_max,
             large: LargeMessages::new(small_bytes_max, config.large_message_bytes_max),
             stream_releases: Vec::new(),
-            calls: BTreeMap::new(),
+            calls: StreamMap::new(),
             counts: Arc::default(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
@@ -215,7 +217,7 @@ impl CallTable {
     }
 
     pub(crate) fn get_mut(&mut self, call: u32) -> Option<&mut CallState> {
-        self.calls.get_mut(&call)
+        self.calls.get_mut(call)
     }
 
     pub(crate) fn insert(&mut self, call: u32, state: CallState, now_ns: u64) {
@@ -227,7 +229,7 @@ impl CallTable {
 
     /// Takes a call out. Its bytes that were not released are what the windows of the connection have to get back.
     pub(crate) fn remove(&mut self, call: u32) -> Option<(CallState, u32)> {
-        let state = self.calls.remove(&call)?;
+        let state = self.calls.remove(call)?;
         self.counts.note_end(state.outcome);
         if let Some(deadline_ns) = state.deadline_ns {
             self.deadlines.remove(&(deadline_ns, call));
@@ -255,7 +257,7 @@ impl CallTable {
             call,
             ..StreamReaction::default()
         };
-        let Some(state) = self.calls.get_mut(&call) else {
+        let Some(state) = self.calls.get_mut(call) else {
             return reaction;
         };
         state.held_bytes = state.held_bytes.saturating_sub(message_bytes + PREFIX_BYTES);
@@ -270,7 +272,7 @@ impl CallTable {
 
     /// All calls end with the connection.
     pub(crate) fn lose_all(&mut self) {
-        let calls: Vec<u32> = self.calls.keys().copied().collect();
+        let calls: Vec<u32> = self.calls.keys().collect();
         for call in calls {
             self.remove(call);
             let status = GrpcStatus::new(Code::Unavailable, "the connection is gone");
@@ -299,7 +301,7 @@ impl CallTable {
             Http2Event::Data { stream, data, end } => return self.data(stream, data, end),
             Http2Event::Reset { stream, code, cause } => return self.reset(stream, code, cause),
             Http2Event::Writable { stream } => {
-                if self.calls.contains_key(&stream) {
+                if self.calls.contains_key(stream) {
                     self.events.push_back(GrpcEvent::Writable { call: stream });
                 }
             }
@@ -353,7 +355,7 @@ impl CallTable {
     }
 
     fn response(&mut self, call: u32, fields: &FieldList) -> StreamReaction {
-        let Some(state) = self.calls.get_mut(&call) else {
+        let Some(state) = self.calls.get_mut(call) else {
             return StreamReaction::default();
         };
         let head = match ResponseHead::read(fields) {
@@ -373,7 +375,7 @@ impl CallTable {
         fields: &FieldList,
         missing: impl FnOnce(&FieldList) -> GrpcStatus,
     ) -> StreamReaction {
-        let Some(state) = self.calls.get(&call) else {
+        let Some(state) = self.calls.get(call) else {
             return StreamReaction::default();
         };
         let read = GrpcStatus::read(fields).and_then(|status| Ok((status, read_metadata(fields)?)));
@@ -396,7 +398,7 @@ impl CallTable {
             release: data.len() as u32,
             ..StreamReaction::default()
         };
-        let Some(state) = self.calls.get_mut(&call) else {
+        let Some(state) = self.calls.get_mut(call) else {
             return reaction;
         };
         let before = state.reader.buffered_bytes();
@@ -434,7 +436,7 @@ impl CallTable {
     /// Keeps from the window of a stream whose large message waits what that of the connection gets back.
     fn withhold(&mut self, reaction: &mut StreamReaction) {
         if self.large.is_waiting(reaction.call)
-            && let Some(state) = self.calls.get_mut(&reaction.call)
+            && let Some(state) = self.calls.get_mut(reaction.call)
         {
             reaction.release_connection = std::mem::take(&mut reaction.release);
             state.withheld += reaction.release_connection;
@@ -444,7 +446,7 @@ impl CallTable {
     /// Gives large messages that have waited the windows that they need.
     fn admit_large(&mut self) {
         while let Some(call) = self.large.admit_next() {
-            if let Some(state) = self.calls.get_mut(&call) {
+            if let Some(state) = self.calls.get_mut(call) {
                 let withheld = std::mem::take(&mut state.withheld);
                 self.stream_releases.push((call, withheld));
             }
@@ -453,7 +455,7 @@ impl CallTable {
 
     /// The peer's half of the stream ended without trailers.
     fn end_of_stream(&mut self, call: u32) -> Option<CallEnding> {
-        let state = self.calls.get_mut(&call)?;
+        let state = self.calls.get_mut(call)?;
         if self.role == EndpointRole::Client {
             let message = "the server ended the response without a status";
             let status = GrpcStatus::new(Code::Internal, message);

@@ -15,7 +15,7 @@ use crate::call_counts::{CallCounts, CallOutcome};
 use crate::calls::{CallEnding, CallPhase, CallState, CallTable, EndCause, GrpcEvent, StreamReaction};
 use crate::compression::MessageEncoding;
 use crate::framing::{MessageForm, message_prefix};
-use crate::head::{RequestHead, ResponseHead, UriScheme, trailers_only};
+use crate::head::{RequestHead, ResponseHead, UriScheme, write_trailers_only};
 use crate::metadata::{MetadataFault, write_metadata};
 use crate::status::{GrpcStatus, reset_of_code};
 
@@ -174,8 +174,11 @@ impl<C: DataChunk> GrpcConnection<C> {
     /// # Errors
     /// Nothing was sent, and the reason says whether it can be later.
     pub fn call(&mut self, head: &RequestHead, now_ns: u64) -> Result<u32, CallFault> {
-        let fields = head.fields(self.config.scheme)?;
-        let call = self.http2.open(&fields, StreamEnd::Continues, now_ns)?;
+        let mut fields = self.http2.spare_list();
+        head.write(self.config.scheme, &mut fields)?;
+        let opened = self.http2.open(&fields, StreamEnd::Continues, now_ns);
+        self.http2.keep_list(fields);
+        let call = opened?;
         let deadline_ns = head
             .timeout_ns
             .map(|timeout_ns| now_ns.saturating_add(timeout_ns));
@@ -193,8 +196,11 @@ impl<C: DataChunk> GrpcConnection<C> {
         if state.sending != CallPhase::Head {
             return Err(CallFault::State("the response has begun already"));
         }
-        self.http2
-            .respond(call, &head.fields()?, StreamEnd::Continues, now_ns)?;
+        let mut fields = self.http2.spare_list();
+        head.write(&mut fields)?;
+        let sent = self.http2.respond(call, &fields, StreamEnd::Continues, now_ns);
+        self.http2.keep_list(fields);
+        sent?;
         state.sending = CallPhase::Body;
         state.sent_encoding = head.encoding;
         Ok(())
@@ -462,14 +468,14 @@ impl<C: DataChunk> GrpcConnection<C> {
         metadata: &FieldList,
         now_ns: u64,
     ) {
-        let mut fields = if sending == CallPhase::Head {
-            trailers_only()
-        } else {
-            FieldList::with_room_for(
-                TRAILER_FIELDS + metadata.len(),
-                TRAILER_TEXT_BYTES + metadata.text_bytes(),
-            )
-        };
+        let mut fields = self.http2.spare_list();
+        fields.make_room(
+            TRAILER_FIELDS + metadata.len(),
+            TRAILER_TEXT_BYTES + metadata.text_bytes(),
+        );
+        if sending == CallPhase::Head {
+            write_trailers_only(&mut fields);
+        }
         status.write(&mut fields);
         for field in metadata.iter() {
             fields.push_field(field.name, field.value, field.indexing);

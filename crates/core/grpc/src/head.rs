@@ -135,7 +135,8 @@ impl HeadRefusal {
             HeadRefusal::Http(405) => [(":status", "405"), ("allow", "POST")].into_iter().collect(),
             HeadRefusal::Http(status) => [(":status", status.to_string())].into_iter().collect(),
             HeadRefusal::Call(status) => {
-                let mut fields = trailers_only();
+                let mut fields = FieldList::new();
+                write_trailers_only(&mut fields);
                 write_accepts(EncodingSet::ALL, &mut fields);
                 status.write(&mut fields);
                 fields
@@ -176,10 +177,9 @@ impl RequestHead {
     }
 
     /// PROTOCOL-HTTP2, Requests: Request-Headers, in the order that is recommended there.
-    pub(crate) fn fields(&self, scheme: UriScheme) -> Result<FieldList, MetadataFault> {
+    pub(crate) fn write(&self, scheme: UriScheme, fields: &mut FieldList) -> Result<(), MetadataFault> {
         let own_bytes = self.path.len() + self.authority.as_deref().map_or(0, str::len);
-        let mut fields =
-            FieldList::with_room_for(HEAD_FIELDS, HEAD_TEXT_BYTES + own_bytes + self.metadata.len());
+        fields.make_room(HEAD_FIELDS, HEAD_TEXT_BYTES + own_bytes + self.metadata.len());
         fields.push(b":method", b"POST");
         fields.push(b":scheme", scheme.name());
         fields.push(b":path", self.path.as_bytes());
@@ -190,14 +190,13 @@ impl RequestHead {
             fields.push(b"grpc-timeout", write_timeout(timeout_ns).as_bytes());
         }
         fields.push(b"te", b"trailers");
-        self.codec.write(&mut fields);
+        self.codec.write(fields);
         if let Some(message_type) = &self.message_type {
             fields.push(b"grpc-message-type", message_type.as_bytes());
         }
-        write_encoding(self.encoding, &mut fields);
-        write_accepts(self.accepts, &mut fields);
-        write_metadata(&self.metadata, &mut fields)?;
-        Ok(fields)
+        write_encoding(self.encoding, fields);
+        write_accepts(self.accepts, fields);
+        write_metadata(&self.metadata, fields)
     }
 
     /// Reads the head of a request that is well-formed as HTTP/2 has it.
@@ -229,14 +228,13 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    pub(crate) fn fields(&self) -> Result<FieldList, MetadataFault> {
-        let mut fields = FieldList::with_room_for(HEAD_FIELDS, HEAD_TEXT_BYTES + self.metadata.len());
+    pub(crate) fn write(&self, fields: &mut FieldList) -> Result<(), MetadataFault> {
+        fields.make_room(HEAD_FIELDS, HEAD_TEXT_BYTES + self.metadata.len());
         fields.push(b":status", b"200");
-        self.codec.write(&mut fields);
-        write_encoding(self.encoding, &mut fields);
-        write_accepts(self.accepts, &mut fields);
-        write_metadata(&self.metadata, &mut fields)?;
-        Ok(fields)
+        self.codec.write(fields);
+        write_encoding(self.encoding, fields);
+        write_accepts(self.accepts, fields);
+        write_metadata(&self.metadata, fields)
     }
 
     /// Reads the head of a response; or how the call ended, if that is what it says.
@@ -266,11 +264,9 @@ impl ResponseHead {
 
 /// The fields with which a response begins that has neither a head of its own nor messages (PROTOCOL-HTTP2, Responses:
 /// Trailers-Only).
-pub(crate) fn trailers_only() -> FieldList {
-    let mut fields = FieldList::new();
+pub(crate) fn write_trailers_only(fields: &mut FieldList) {
     fields.push(b":status", b"200");
-    MessageCodec::Protobuf.write(&mut fields);
-    fields
+    MessageCodec::Protobuf.write(fields);
 }
 
 /// A response that is not gRPC's: some other server, or something between, answered (HTTP to gRPC Status Code Mapping).
@@ -452,7 +448,8 @@ mod tests {
             metadata,
             ..RequestHead::new("/a.B/C")
         };
-        let fields = head.fields(UriScheme::Https).unwrap();
+        let mut fields = FieldList::new();
+        head.write(UriScheme::Https, &mut fields).unwrap();
         let read = RequestHead::read(&fields, StreamEnd::Continues).unwrap();
         assert_eq!(read, ReadRequest { head, message: None });
         // Timeout comes right after what begins with a colon, and the rest before metadata.

@@ -44,8 +44,8 @@ impl<C: DataChunk> GrpcConnection<C> {
             out.u64(bytes as u64);
         }
         out.count(table.calls.len());
-        for (call, state) in &table.calls {
-            out.u32(*call);
+        for (call, state) in table.calls.iter() {
+            out.u32(call);
             state.save(out);
         }
         out.count(table.large.admitted.len());
@@ -114,7 +114,7 @@ fn restore_table(
     table.large.bytes_max = restore_bytes(fields)?;
     for _ in 0..fields.count(CALLS_MAX)? {
         let (call, state) = (fields.u32()?, CallState::restore(fields)?);
-        if table.calls.contains_key(&call) {
+        if table.calls.contains_key(call) {
             return Err(fields.damaged(format!("call {call} is there twice")));
         }
         table.partial_bytes += state.reader.buffered_bytes();
@@ -140,7 +140,7 @@ fn restore_large(fields: &mut FieldReader<'_>, table: &mut CallTable) -> Result<
         };
         waiting.insert(call, WaitingMessage { bytes, readiness });
     }
-    let has_call = |call: &u32| table.calls.contains_key(call);
+    let has_call = |call: &u32| table.calls.contains_key(*call);
     let is_twice = |call: &u32| admitted.contains_key(call);
     if !admitted.keys().chain(waiting.keys()).all(has_call) || waiting.keys().any(is_twice) {
         return Err(fields.damaged("a large message is of no call, or waits though it may come"));

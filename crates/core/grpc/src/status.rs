@@ -59,7 +59,7 @@ impl GrpcStatus {
 
     /// Appends the fields of the status (PROTOCOL-HTTP2, Responses: Trailers).
     pub fn write(&self, fields: &mut FieldList) {
-        fields.push(b"grpc-status", self.code.number().to_string().as_bytes());
+        fields.push(b"grpc-status", code_digits(self.code));
         if !self.message.is_empty() {
             fields.push(b"grpc-message", encode_percent(&self.message).as_bytes());
         }
@@ -67,6 +67,15 @@ impl GrpcStatus {
             fields.push(b"grpc-status-details-bin", BASE64.encode(details).as_bytes());
         }
     }
+}
+
+/// A code as the field `grpc-status` has it.
+fn code_digits(code: Code) -> &'static [u8] {
+    const DIGITS: [&[u8]; 17] = [
+        b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"10", b"11", b"12", b"13", b"14", b"15",
+        b"16",
+    ];
+    DIGITS.get(code.number() as usize).copied().unwrap_or(b"2")
 }
 
 /// A code that is no number, or none that gRPC knows, is UNKNOWN.

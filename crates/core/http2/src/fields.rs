@@ -73,6 +73,12 @@ impl FieldList {
         }
     }
 
+    /// Makes room for so many more fields, with so many bytes of names and values.
+    pub fn make_room(&mut self, fields: usize, bytes: usize) {
+        self.bytes.reserve(bytes);
+        self.fields.reserve(fields);
+    }
+
     /// Bytes of all names and values.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
@@ -145,6 +151,11 @@ impl FieldList {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
+    }
+
+    /// What the list takes of memory, fields or not.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.fields.capacity() * size_of::<FieldRange>()
     }
 
     /// The run of bytes, to append a name and a value to. [`FieldList::close`] makes them a field.

@@ -90,8 +90,8 @@ pub(crate) fn protobuf_of(
 }
 
 /// Splits a status's metadata into what is reserved for the status, and the rest.
-pub(crate) fn status_of(code: Code, block: &[u8]) -> (GrpcStatus, Vec<u8>) {
-    let value_of = |key| metadata::find(block, key).and_then(|range| block.get(range));
+pub(crate) fn status_of(code: Code, block: Vec<u8>) -> (GrpcStatus, Vec<u8>) {
+    let value_of = |key| metadata::find(&block, key).and_then(|range| block.get(range));
     let message = value_of(STATUS_MESSAGE).map(|message| String::from_utf8_lossy(message).into_owned());
     let mut status = GrpcStatus::new(code, message.unwrap_or_default());
     status.details = value_of(STATUS_DETAILS).map(<[u8]>::to_vec);

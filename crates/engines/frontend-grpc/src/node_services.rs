@@ -164,7 +164,7 @@ impl GrpcPort {
         let has_room = self.share.message_bytes_now() > bytes as u64 + REPLY_COST_BYTES;
         let Some((call, mut node)) = self
             .calls
-            .get_mut(&stream)
+            .get_mut(stream)
             .and_then(|call| call.node.map(|node| (call, node)))
         else {
             // The client has given it up meanwhile.
@@ -204,7 +204,7 @@ impl GrpcPort {
     pub(crate) fn ask_node(&mut self, stream: u32) {
         let Some((call, node)) = self
             .calls
-            .get_mut(&stream)
+            .get_mut(stream)
             .and_then(|call| call.node.map(|node| (call, node)))
         else {
             return;

@@ -1,12 +1,13 @@
 //! The port: a connection, its calls, and where both are.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use provost_datapath::{Body, BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
 use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
+use provost_http2::StreamMap;
 
 use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
 use crate::calls::{IncomingCost, PortCall, ReplyBytes};
@@ -84,7 +85,7 @@ pub struct GrpcPort {
     /// Questions that the control plane has and has not answered.
     pub(crate) questions: usize,
     /// By the number of the stream.
-    pub(crate) calls: BTreeMap<u32, PortCall>,
+    pub(crate) calls: StreamMap<PortCall>,
     /// What messages of all calls take that wait to be passed on.
     pub(crate) incoming: IncomingCost,
     /// Streams by connection and number of the call.
@@ -139,7 +140,7 @@ impl GrpcPort {
             node_methods: parts.node_methods,
             node_events: VecDeque::new(),
             questions: 0,
-            calls: BTreeMap::new(),
+            calls: StreamMap::new(),
             incoming: IncomingCost::default(),
             streams: HashMap::new(),
             ready: VecDeque::new(),
@@ -249,7 +250,7 @@ impl GrpcPort {
     /// All calls end with this, and then the connection.
     pub fn end(&mut self, refusal: &ServiceRefusal, now: Nanos) {
         self.drain(now);
-        let streams: Vec<u32> = self.calls.keys().copied().collect();
+        let streams: Vec<u32> = self.calls.keys().collect();
         for stream in streams {
             self.refuse(stream, refusal);
         }
@@ -477,7 +478,7 @@ impl GrpcPort {
     }
 
     fn end_calls(&mut self) {
-        let streams: Vec<u32> = self.calls.keys().copied().collect();
+        let streams: Vec<u32> = self.calls.keys().collect();
         for stream in streams {
             self.cancel(stream, provost_wire::Code::Cancelled);
         }

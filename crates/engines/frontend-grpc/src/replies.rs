@@ -36,7 +36,7 @@ impl GrpcPort {
             self.blocked_since = None;
         }
         let stream = self.streams.get(&(connection, step.call)).copied();
-        let target = stream.and_then(|stream| self.calls.get(&stream)?.target.clone());
+        let target = stream.and_then(|stream| self.calls.get(stream)?.target.clone());
         let (Some(stream), Some(target)) = (stream, target) else {
             // The client has given the call up meanwhile.
             self.free(step.body);
@@ -63,7 +63,7 @@ impl GrpcPort {
                 code => code,
             };
             let status = GrpcStatus::new(code, "the connection to the service ended");
-            if let Some(call) = self.calls.get_mut(&stream)
+            if let Some(call) = self.calls.get_mut(stream)
                 && !matches!(call.replies.back(), Some(PortReply::End { .. }))
             {
                 let metadata = Vec::new();
@@ -84,9 +84,16 @@ impl GrpcPort {
     }
 
     fn take_reply(&mut self, stream: u32, target: &CallTarget, mut step: Step) {
-        let block = self.metadata_of(&step.body);
+        let mut block = Vec::new();
+        if step
+            .parts
+            .intersects(Parts::HEADERS | Parts::STATUS | Parts::CANCEL)
+        {
+            block = self.metadata_of(&step.body);
+        }
+        let ends = step.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let body = std::mem::take(&mut step.body);
-        let Some(call) = self.calls.get_mut(&stream) else {
+        let Some(call) = self.calls.get_mut(stream) else {
             return self.free(body);
         };
         if step.parts.contains(Parts::WINDOW) {
@@ -95,7 +102,12 @@ impl GrpcPort {
             return self.free(body);
         }
         if step.parts.contains(Parts::HEADERS) {
-            let mut metadata = without_reserved(&block);
+            let of_head = if ends {
+                block.clone()
+            } else {
+                std::mem::take(&mut block)
+            };
+            let mut metadata = without_reserved(of_head);
             let asked = take_compression_request(&mut metadata);
             let (configured, accepts) = (self.compression, call.accepts);
             let choose = || ReplyCompression::choose(asked, configured, accepts);
@@ -108,9 +120,9 @@ impl GrpcPort {
             let metadata = Vec::new();
             return self.queue(stream, PortReply::End { status, metadata });
         }
-        if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
-            let (status, metadata) = status_of(step.status, &block);
-            if let Some(call) = self.calls.get_mut(&stream) {
+        if ends {
+            let (status, metadata) = status_of(step.status, block);
+            if let Some(call) = self.calls.get_mut(stream) {
                 call.is_over_behind = true;
             }
             self.queue(stream, PortReply::End { status, metadata });
@@ -118,7 +130,7 @@ impl GrpcPort {
     }
 
     fn queue(&mut self, stream: u32, reply: PortReply) {
-        if let Some(call) = self.calls.get_mut(&stream) {
+        if let Some(call) = self.calls.get_mut(stream) {
             call.replies.push_back(reply);
         }
     }
@@ -154,7 +166,7 @@ impl GrpcPort {
             _ => ReplyMessage::of(Vec::new()),
         };
         let configured = self.compression;
-        let Some(call) = self.calls.get_mut(&stream) else {
+        let Some(call) = self.calls.get_mut(stream) else {
             return Ok(());
         };
         let accepts = call.accepts;
@@ -183,7 +195,7 @@ impl GrpcPort {
     pub(crate) fn pump_waiting(&mut self) {
         for _ in 0..self.waiting_for_output.len() {
             if let Some(stream) = self.waiting_for_output.pop_front() {
-                if let Some(call) = self.calls.get_mut(&stream) {
+                if let Some(call) = self.calls.get_mut(stream) {
                     call.waits_for_output = false;
                 }
                 self.pump(stream);
@@ -194,7 +206,7 @@ impl GrpcPort {
     /// Hands a call's replies to the protocol, as far as it takes them.
     pub(crate) fn pump(&mut self, stream: u32) {
         loop {
-            let Some(call) = self.calls.get_mut(&stream) else {
+            let Some(call) = self.calls.get_mut(stream) else {
                 return;
             };
             let Some(reply) = call.replies.pop_front() else {
@@ -203,7 +215,7 @@ impl GrpcPort {
             match self.send(stream, reply) {
                 ReplyOutcome::Sent => {}
                 ReplyOutcome::Waits(reply) => {
-                    if let Some(call) = self.calls.get_mut(&stream) {
+                    if let Some(call) = self.calls.get_mut(stream) {
                         call.replies.push_front(reply);
                     }
                     return self.note_step(stream);
@@ -234,7 +246,7 @@ impl GrpcPort {
                 }
                 match self.grpc.send_message(stream, form, bytes, self.now) {
                     Ok(()) => {
-                        if let Some(call) = self.calls.get_mut(&stream) {
+                        if let Some(call) = self.calls.get_mut(stream) {
                             call.window_due = call.window_due.saturating_add(window_bytes);
                         }
                         ReplyOutcome::Sent
@@ -254,7 +266,7 @@ impl GrpcPort {
     }
 
     fn send_head(&mut self, stream: u32, metadata: Vec<u8>) -> ReplyOutcome {
-        let call = self.calls.get(&stream);
+        let call = self.calls.get(stream);
         let compression = call.and_then(|call| call.reply_compression);
         let head = ResponseHead {
             encoding: compression.unwrap_or_default().encoding,
@@ -274,7 +286,7 @@ impl GrpcPort {
     }
 
     pub(crate) fn wait_for_output(&mut self, stream: u32) {
-        if let Some(call) = self.calls.get_mut(&stream)
+        if let Some(call) = self.calls.get_mut(stream)
             && !call.waits_for_output
         {
             call.waits_for_output = true;

@@ -26,7 +26,7 @@ impl GrpcPort {
             GrpcEvent::Request { call, head } => self.begin(call, head),
             GrpcEvent::Message { call, message } => self.keep_message(call, message),
             GrpcEvent::HalfClosed { call } => {
-                if let Some(known) = self.calls.get_mut(&call) {
+                if let Some(known) = self.calls.get_mut(call) {
                     known.is_half_closed = true;
                     self.note_step(call);
                 }
@@ -48,7 +48,7 @@ impl GrpcPort {
 
     /// Keeps a message until it is passed on, within the memory of the connection.
     fn keep_message(&mut self, stream: u32, message: GrpcMessage) {
-        let Some(call) = self.calls.get_mut(&stream) else {
+        let Some(call) = self.calls.get_mut(stream) else {
             return self.grpc.consume(stream, message.bytes.len());
         };
         if !self.incoming.has_room_for(&message) {
@@ -77,7 +77,7 @@ impl GrpcPort {
         let mut call = PortCall::new(head.path);
         call.node = own;
         // Reserved keys say what a status is, and come of no client. How it compresses its head says.
-        call.metadata = without_reserved(&head.metadata);
+        call.metadata = without_reserved(head.metadata);
         let _ = take_compression_request(&mut call.metadata);
         call.accepts = head.accepts;
         call.deadline = head
@@ -93,7 +93,7 @@ impl GrpcPort {
 
     /// Finds out where a call goes, or has it wait for its service.
     pub(crate) fn find_target(&mut self, stream: u32) {
-        let Some(call) = self.calls.get_mut(&stream) else {
+        let Some(call) = self.calls.get_mut(stream) else {
             return;
         };
         match self.services.look_up(call.service(), stream, self.now) {
@@ -130,10 +130,10 @@ impl GrpcPort {
         let calls = self.calls.iter();
         let left: Vec<u32> = calls
             .filter(|(_, call)| is_left(call))
-            .map(|(stream, _)| *stream)
+            .map(|(stream, _)| stream)
             .collect();
         for stream in left {
-            if let Some(call) = self.calls.get_mut(&stream) {
+            if let Some(call) = self.calls.get_mut(stream) {
                 call.target = None;
                 call.phase = CallPhase::Waiting;
                 self.find_target(stream);
@@ -166,7 +166,7 @@ impl GrpcPort {
     }
 
     pub(crate) fn forget(&mut self, stream: u32) -> Option<PortCall> {
-        let call = self.calls.remove(&stream)?;
+        let call = self.calls.remove(stream)?;
         call.incoming
             .iter()
             .for_each(|message| self.incoming.subtract(message));
@@ -190,7 +190,7 @@ impl GrpcPort {
     /// Puts a call among those that have steps, if it has one. Of a call that the node answers, it asks.
     pub(crate) fn note_step(&mut self, stream: u32) {
         self.ask_node(stream);
-        if let Some(call) = self.calls.get_mut(&stream)
+        if let Some(call) = self.calls.get_mut(stream)
             && !call.is_ready
             && call.has_step()
         {
@@ -211,7 +211,7 @@ impl GrpcPort {
         // Each is looked at once: one that has no room goes behind the others.
         for _ in 0..self.ready.len() {
             let stream = self.ready.pop_front()?;
-            if let Some(call) = self.calls.get_mut(&stream) {
+            if let Some(call) = self.calls.get_mut(stream) {
                 call.is_ready = false;
                 match self.make_step(stream, buffers) {
                     Ok(Some(request)) => {
@@ -231,7 +231,7 @@ impl GrpcPort {
         stream: u32,
         buffers: &mut BufferPool,
     ) -> Result<Option<GrpcRequest>, GrpcStatus> {
-        let Some(call) = self.calls.get_mut(&stream).filter(|call| call.has_step()) else {
+        let Some(call) = self.calls.get_mut(stream).filter(|call| call.has_step()) else {
             return Ok(None);
         };
         let Some(target) = call.target.clone() else {
@@ -260,7 +260,7 @@ impl GrpcPort {
 
     /// Whether the client's share has room for the first message of a call.
     fn has_room(&self, stream: u32) -> bool {
-        let call = self.calls.get(&stream);
+        let call = self.calls.get(stream);
         let bytes = call
             .and_then(|call| call.incoming.front())
             .map_or(0, |message| message.bytes.len());
@@ -274,7 +274,7 @@ impl GrpcPort {
         takes_message: bool,
         buffers: &mut BufferPool,
     ) -> Result<Option<Step>, GrpcStatus> {
-        let Some(call) = self.calls.get_mut(&stream) else {
+        let Some(call) = self.calls.get_mut(stream) else {
             return Ok(None);
         };
         let mut step = Step::new(target.number, Parts::NONE);

@@ -108,8 +108,8 @@ impl GrpcPort {
             out.flag(binding.is_current);
         }
         out.count(self.calls.len());
-        for (stream, call) in &self.calls {
-            out.u32(*stream);
+        for (stream, call) in self.calls.iter() {
+            out.u32(stream);
             save_call(call, &bindings, out);
         }
     }
@@ -161,7 +161,7 @@ impl GrpcPort {
         let lost = port.restore_calls(fields, binding_of)?;
         for _ in 0..fields.count(ITEMS_MAX)? {
             let stream = fields.u32()?;
-            if let Some(call) = port.calls.get_mut(&stream).filter(|call| !call.is_ready) {
+            if let Some(call) = port.calls.get_mut(stream).filter(|call| !call.is_ready) {
                 call.is_ready = true;
                 port.ready.push_back(stream);
             }
@@ -202,7 +202,7 @@ impl GrpcPort {
         for _ in 0..fields.count(ITEMS_MAX)? {
             let stream = fields.u32()?;
             let restored = restore_call(fields, &self.share, &bindings)?;
-            if self.calls.contains_key(&stream) {
+            if self.calls.contains_key(stream) {
                 return Err(fields.damaged(format!("call {stream} is there twice")));
             }
             if restored.binding == CallBinding::Lost {
@@ -245,12 +245,12 @@ impl GrpcPort {
     fn resume_calls(&mut self, lost: &[u32]) {
         let waits = |call: &PortCall| call.phase == CallPhase::Waiting && call.node.is_none();
         let waiting = self.calls.iter().filter(|(_, call)| waits(call));
-        let waiting: Vec<u32> = waiting.map(|(stream, _)| *stream).collect();
+        let waiting: Vec<u32> = waiting.map(|(stream, _)| stream).collect();
         for stream in waiting {
             self.find_target(stream);
         }
         for stream in lost {
-            let Some(call) = self.calls.get_mut(stream) else {
+            let Some(call) = self.calls.get_mut(*stream) else {
                 continue;
             };
             if !call.is_over_behind {
@@ -273,7 +273,7 @@ impl GrpcPort {
             .calls
             .iter()
             .filter(|(_, call)| call.node.is_some_and(NodeCall::is_watching));
-        watching.map(|(stream, _)| *stream).collect()
+        watching.map(|(stream, _)| stream).collect()
     }
 
     /// The block to use for one that the state of an engine names.

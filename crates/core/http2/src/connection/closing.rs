@@ -1,5 +1,6 @@
 //! How streams and connections end.
 
+use super::send::SPARE_LISTS_KEPT;
 use super::{DRAIN_PING, DrainState, Http2Connection, PendingEvent, ResetCause};
 use crate::config::EndpointRole;
 use crate::error::{ConnectionError, ErrorCode, SendError};
@@ -144,6 +145,11 @@ impl<C: DataChunk> Http2Connection<C> {
             self.updates.retain(|queued| *queued != id);
         }
         self.closed.remember(id, ending);
+        if self.streams.is_empty() {
+            // A burst of streams leaves no memory behind.
+            self.spare_lists.truncate(SPARE_LISTS_KEPT);
+            self.spare_lists.shrink_to(SPARE_LISTS_KEPT);
+        }
     }
 
     /// A stream that both ends have ended is closed.
@@ -162,7 +168,7 @@ impl<C: DataChunk> Http2Connection<C> {
             |active_ns: u64, limit_ns: u64| limit_ns > 0 && now_ns.saturating_sub(active_ns) >= limit_ns;
         let resting: Vec<(u32, ErrorCode)> = self
             .streams
-            .iter()
+            .values()
             .filter_map(|stream| {
                 let is_answered = is_server && stream.local == HalfState::Ended;
                 if is_answered && overdue(stream.active_ns, time_limits.half_closed_ns) {

@@ -116,7 +116,7 @@ impl<C: DataChunk> Http2Connection<C> {
         } else {
             HalfState::Body
         };
-        self.streams.insert(stream);
+        self.streams.insert(block.stream, stream);
         self.floods.honest_frame(&self.config.floods);
     }
 

@@ -20,7 +20,8 @@ use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, PREFACE, flags};
 use crate::hpack::{HpackDecoder, HpackEncoder};
 use crate::output::{DataChunk, OutputQueue};
 use crate::settings::{EndpointSettings, WINDOW_BYTES_INITIAL};
-use crate::streams::{ClosedStreams, StreamTable};
+use crate::stream_map::StreamMap;
+use crate::streams::{ClosedStreams, Http2Stream};
 use crate::windows::{ReceiveWindow, SendWindow};
 
 /// When as many bytes wait for the carrier, no input is taken. DATA and heads stop far below, so what is above are answers to
@@ -242,7 +243,7 @@ pub struct Http2Connection<C> {
     receive_window: ReceiveWindow,
     send_window: SendWindow,
 
-    streams: StreamTable<C>,
+    streams: StreamMap<Http2Stream<C>>,
     closed: ClosedStreams,
     /// Streams with something to send, in the order of their turns.
     round: VecDeque<u32>,
@@ -257,6 +258,8 @@ pub struct Http2Connection<C> {
     keepalive: KeepaliveState,
     floods: FloodGuard,
     output: OutputQueue<C>,
+    /// Lists without fields, for their memory.
+    spare_lists: Vec<FieldList>,
     /// When the carrier last took something, or there was nothing to take.
     output_ns: u64,
     /// When the streams are next looked at for those that rest too long.
@@ -299,7 +302,7 @@ impl<C: DataChunk> Http2Connection<C> {
             encoder: HpackEncoder::new(),
             receive_window: ReceiveWindow::new(WINDOW_BYTES_INITIAL, config.connection_window()),
             send_window: SendWindow::new(WINDOW_BYTES_INITIAL),
-            streams: StreamTable::new(),
+            streams: StreamMap::new(),
             closed: ClosedStreams::default(),
             round: VecDeque::new(),
             updates: VecDeque::new(),
@@ -312,6 +315,7 @@ impl<C: DataChunk> Http2Connection<C> {
             },
             floods: FloodGuard::default(),
             output: OutputQueue::new(),
+            spare_lists: Vec::new(),
             output_ns: now_ns,
             streams_check_ns: now_ns,
             began_ns: now_ns,

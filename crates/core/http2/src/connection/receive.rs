@@ -546,7 +546,7 @@ impl<C: DataChunk> Http2Connection<C> {
         if change == 0 {
             return Ok(());
         }
-        for stream in self.streams.iter_mut() {
+        for stream in self.streams.values_mut() {
             let grown = stream.send_window.grow(change);
             grown.map_err(|_| {
                 let reason = "SETTINGS_INITIAL_WINDOW_SIZE makes a window overflow";
@@ -566,7 +566,7 @@ impl<C: DataChunk> Http2Connection<C> {
             self.decoder.acknowledge_table_bytes(settings.header_table_bytes);
         }
         let mut owing = Vec::new();
-        for stream in self.streams.iter_mut() {
+        for stream in self.streams.values_mut() {
             stream.receive_window.retarget(settings.stream_window_bytes);
             if stream.owes_update() {
                 stream.is_update_queued = true;
@@ -629,8 +629,7 @@ impl<C: DataChunk> Http2Connection<C> {
 
     /// The peer did not process these, and never will.
     fn abandon_above(&mut self, last_stream: u32) {
-        let above = self.streams.iter().map(|stream| stream.id);
-        let above: Vec<u32> = above.filter(|id| *id > last_stream).collect();
+        let above: Vec<u32> = self.streams.keys().filter(|id| *id > last_stream).collect();
         for stream in above {
             self.forget(stream, StreamEnding::ResetByUs);
             self.events.push_back(PendingEvent::Reset {

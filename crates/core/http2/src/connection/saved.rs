@@ -18,7 +18,8 @@ use crate::hpack::{HpackDecoder, HpackEncoder};
 use crate::output::{DataChunk, OutputQueue};
 use crate::settings::EndpointSettings;
 use crate::state::{StateDamaged, StateField, state_struct};
-use crate::streams::{ClosedStreams, HalfState, Http2Stream, QueueEnd, StreamTable};
+use crate::stream_map::StreamMap;
+use crate::streams::{ClosedStreams, HalfState, Http2Stream, QueueEnd};
 use crate::windows::{ReceiveWindow, SendWindow};
 
 /// The version of the form.
@@ -186,7 +187,7 @@ impl<C: DataChunk> Http2Connection<C> {
             encoder: self.encoder.save(),
             receive_window: self.receive_window,
             send_window: self.send_window,
-            streams: self.streams.iter().map(Http2Stream::save).collect(),
+            streams: self.streams.values().map(Http2Stream::save).collect(),
             closed: self.closed.clone(),
             round: self.round.clone(),
             updates: self.updates.clone(),
@@ -246,7 +247,7 @@ impl<C: DataChunk> Http2Connection<C> {
                 .ok_or(RestoreFault::Contradiction("the encoder"))?,
             receive_window: saved.receive_window,
             send_window: saved.send_window,
-            streams: StreamTable::new(),
+            streams: StreamMap::new(),
             closed: saved.closed,
             round: VecDeque::new(),
             updates: VecDeque::new(),
@@ -256,12 +257,13 @@ impl<C: DataChunk> Http2Connection<C> {
             keepalive: saved.keepalive,
             floods: saved.floods,
             output,
+            spare_lists: Vec::new(),
             output_ns: saved.output_ns,
             streams_check_ns: saved.streams_check_ns,
             began_ns: saved.began_ns,
         };
         for stream in saved.streams {
-            connection.streams.insert(stream.restore(&mut chunk));
+            connection.streams.insert(stream.id, stream.restore(&mut chunk));
         }
         connection.restore_turns(saved.round, saved.updates)?;
         Ok(connection)

@@ -14,6 +14,12 @@ use crate::validate::{HeadFault, check_request, check_response, check_trailers};
 
 /// Bytes of one frame of DATA at most, however many the peer takes: streams have their turns.
 const DATA_BYTES_MAX: u32 = FRAME_BYTES_MIN;
+/// Lists that were sent and whose memory is kept while streams are open.
+const SPARE_LISTS_MAX: usize = 64;
+/// The same when none is.
+pub(super) const SPARE_LISTS_KEPT: usize = 2;
+/// Memory of such a list, at most.
+const SPARE_LIST_BYTES_MAX: usize = 1_024;
 
 impl<C: DataChunk> Http2Connection<C> {
     /// Opens a stream with a request.
@@ -40,7 +46,7 @@ impl<C: DataChunk> Http2Connection<C> {
         let mut stream = self.new_stream(id, now_ns);
         stream.is_head_method = facts.is_head_method;
         stream.local = after_head(end);
-        self.streams.insert(stream);
+        self.streams.insert(id, stream);
         self.head_frames(id, head, end);
         Ok(id)
     }
@@ -147,6 +153,21 @@ impl<C: DataChunk> Http2Connection<C> {
         Ok(())
     }
 
+    /// A list of no fields for a head or for trailers, in the memory of one that was [given back](Http2Connection::keep_list) if
+    /// there is any.
+    #[must_use]
+    pub fn spare_list(&mut self) -> FieldList {
+        self.spare_lists.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a list that was sent, unless it is more than ordinary ones need. Trailers are given back when they leave.
+    pub fn keep_list(&mut self, mut list: FieldList) {
+        if self.spare_lists.len() < SPARE_LISTS_MAX && list.memory_bytes() <= SPARE_LIST_BYTES_MAX {
+            list.clear();
+            self.spare_lists.push(list);
+        }
+    }
+
     /// Whether the peer takes a list of this length (RFC 9113, section 6.5.2).
     #[must_use]
     pub fn takes_list(&self, fields: &FieldList) -> bool {
@@ -251,12 +272,9 @@ impl<C: DataChunk> Http2Connection<C> {
             is_sent = true;
             stream.put_end_of_data(&mut self.output);
         }
-        if stream.has_end()
-            && let QueueEnd::Trailers(trailers) = &stream.queue_end
-        {
-            let trailers = trailers.clone();
-            stream.local = HalfState::Ended;
+        if let Some(trailers) = stream.take_trailers() {
             self.head_frames(id, &trailers, StreamEnd::Ends);
+            self.keep_list(trailers);
         }
         self.after_turn(id);
         is_sent
@@ -310,7 +328,7 @@ impl<C: DataChunk> Http2Connection<C> {
     }
 
     pub(super) fn schedule_all(&mut self) {
-        let ids: Vec<u32> = self.streams.iter().map(|stream| stream.id).collect();
+        let ids: Vec<u32> = self.streams.keys().collect();
         ids.into_iter().for_each(|id| self.schedule(id));
     }
 
@@ -396,6 +414,18 @@ impl<C: DataChunk> Http2Stream<C> {
             }
         }
         self.queue_bytes -= bytes;
+    }
+
+    /// The trailers, when all that goes before them has gone. They end this half of the stream.
+    fn take_trailers(&mut self) -> Option<FieldList> {
+        if !self.has_end() {
+            return None;
+        }
+        let QueueEnd::Trailers(trailers) = &mut self.queue_end else {
+            return None;
+        };
+        self.local = HalfState::Ended;
+        Some(std::mem::take(trailers))
     }
 
     /// An empty frame of DATA with END_STREAM, if that is how the queue ends.

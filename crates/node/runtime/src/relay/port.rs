@@ -626,7 +626,7 @@ fn strip_reserved(bytes: &mut Vec<u8>, metadata_bytes: u32, parts: Parts) -> u32
     if parts.contains(Parts::STATUS) || !metadata::entries(block).any(is_reserved) {
         return metadata_bytes;
     }
-    let mut rest = metadata::without_reserved(block);
+    let mut rest = metadata::without_reserved(block.to_vec());
     let rest_bytes = rest.len() as u32;
     rest.resize(message_offset(rest_bytes), 0);
     bytes.splice(..message_offset(metadata_bytes), rest);
