@@ -17,7 +17,7 @@ const DATA_BYTES_MAX: u32 = FRAME_BYTES_MIN;
 /// Lists that were sent and whose memory is kept while streams are open.
 const SPARE_LISTS_MAX: usize = 64;
 /// The same when none is.
-pub(super) const SPARE_LISTS_KEPT: usize = 2;
+pub(super) const SPARE_LISTS_KEPT: usize = 8;
 /// Memory of such a list, at most.
 const SPARE_LIST_BYTES_MAX: usize = 1_024;
 
