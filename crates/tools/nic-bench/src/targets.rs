@@ -52,19 +52,19 @@ pub(crate) fn outcomes(figures: &NicFigures) -> Vec<TargetOutcome> {
 }
 
 /// What a tenant has beside one that floods the NIC with calls as small, to what it has beside a silent one.
-fn isolation(figures: &NicFigures, setup: &str) -> Option<[Outcome; 2]> {
+fn isolation(figures: &NicFigures, setup: &str) -> Option<[TargetOutcome; 2]> {
     let ratio = |figure: &str| {
         let (silent, _) = figures.get(setup, &format!("{figure} beside silent"))?;
         let (flooded, _) = figures.get(setup, &format!("{figure} beside flood of 64 B"))?;
         Some(flooded / silent)
     };
     let lost = 1.0 - ratio("rate")?;
-    let rate = Outcome::of_value(
+    let rate = TargetOutcome::of_value(
         format!("{setup}: part of its rate lost to a flood"),
         lost,
         ValueAtMost(FLOOD_PART),
     );
-    let p99 = Outcome::of_value(
+    let p99 = TargetOutcome::of_value(
         format!("{setup}: p99 beside a flood"),
         ratio("p99,")?,
         RatioAtMost(1.0 + FLOOD_PART),
