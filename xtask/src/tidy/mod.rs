@@ -46,6 +46,7 @@ const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("crates/base/ring/", "slots shared between two processes"),
     ("crates/base/allocations/", "the trait of allocators"),
+    ("crates/base/wiping/", "the trait of allocators"),
     ("crates/sys/shm/", "mapping memory"),
     ("crates/sys/shared-wire/", "packets in shared memory"),
     (

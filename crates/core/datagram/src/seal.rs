@@ -21,6 +21,7 @@ use ring::aead::{self, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256, Prk};
 use ring::hmac;
 use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a public key, of a proof, and of a pre-shared key.
 pub const KEY_BYTES: usize = 32;
@@ -57,6 +58,13 @@ pub struct Sealing {
     pub pre_shared_key: [u8; KEY_BYTES],
     /// What ephemeral keys are made of. It must be random, and be given to one endpoint only, once.
     pub seed: [u8; KEY_BYTES],
+}
+
+impl Drop for Sealing {
+    fn drop(&mut self) {
+        self.pre_shared_key.zeroize();
+        self.seed.zeroize();
+    }
 }
 
 impl fmt::Debug for Sealing {
@@ -151,10 +159,12 @@ impl Keyring {
 
     /// A share that nobody has seen before.
     pub(crate) fn share(&mut self) -> Share {
-        let key = array(hmac::sign(&self.seed, b"share").as_ref());
+        let mut key = array(hmac::sign(&self.seed, b"share").as_ref());
         let next = hmac::sign(&self.seed, b"next");
         self.seed = hmac::Key::new(hmac::HMAC_SHA256, next.as_ref());
-        Share(StaticSecret::from(key))
+        let share = Share(StaticSecret::from(key));
+        key.zeroize();
+        share
     }
 
     /// Shows that whoever sent an Open knows the pre-shared key.
@@ -182,18 +192,21 @@ impl Exchanged {
     /// What follows from it and from everything that was said.
     pub(crate) fn agree(&self, transcript: [&[u8]; 2]) -> Agreement {
         Agreement {
-            client: expand(&self.0, "client", transcript),
-            server: expand(&self.0, "server", transcript),
+            client: expand(&self.0, "client", transcript).into(),
+            server: expand(&self.0, "server", transcript).into(),
             proof: expand(&self.0, "accept", transcript),
             loss: array(&expand(&self.0, "lost", transcript)[..LOSS_PROOF_BYTES]),
         }
     }
 }
 
+/// What keys follow from.
+type SessionSecret = Zeroizing<[u8; KEY_BYTES]>;
+
 /// What both ends of a session have agreed on.
 pub(crate) struct Agreement {
-    client: [u8; KEY_BYTES],
-    server: [u8; KEY_BYTES],
+    client: SessionSecret,
+    server: SessionSecret,
     /// Shows that the server has agreed on it.
     proof: [u8; KEY_BYTES],
     loss: LossProof,
@@ -217,8 +230,8 @@ impl Agreement {
     /// The seal of one end's packets.
     pub(crate) fn seal(&self, cipher: Cipher, end: End) -> Seal {
         let (mine, theirs) = match end {
-            End::Client => (self.client, self.server),
-            End::Server => (self.server, self.client),
+            End::Client => (&self.client, &self.server),
+            End::Server => (&self.server, &self.client),
         };
         Seal {
             sending: Epochs::new(cipher, mine),
@@ -339,13 +352,13 @@ struct Epochs {
     current: Keys,
     after: Keys,
     /// Of the epoch after that.
-    secret: [u8; KEY_BYTES],
+    secret: SessionSecret,
 }
 
 impl Epochs {
-    fn new(cipher: Cipher, secret: [u8; KEY_BYTES]) -> Self {
+    fn new(cipher: Cipher, secret: &SessionSecret) -> Self {
         let (current, secret) = Keys::derive(cipher, secret);
-        let (after, secret) = Keys::derive(cipher, secret);
+        let (after, secret) = Keys::derive(cipher, &secret);
         Self {
             cipher,
             epoch: 0,
@@ -371,7 +384,7 @@ impl Epochs {
         if epoch <= self.epoch {
             return;
         }
-        let (after, secret) = Keys::derive(self.cipher, self.secret);
+        let (after, secret) = Keys::derive(self.cipher, &self.secret);
         let current = std::mem::replace(&mut self.after, after);
         self.before = Some(std::mem::replace(&mut self.current, current));
         self.secret = secret;
@@ -393,9 +406,9 @@ impl fmt::Debug for Keys {
 
 impl Keys {
     /// The keys that a secret stands for, and the secret of the next epoch.
-    fn derive(cipher: Cipher, secret: [u8; KEY_BYTES]) -> (Keys, [u8; KEY_BYTES]) {
-        let secret = Prk::new_less_safe(HKDF_SHA256, &secret);
-        let bytes = expand(&secret, "key", NOTHING_SAID);
+    fn derive(cipher: Cipher, secret: &SessionSecret) -> (Keys, SessionSecret) {
+        let secret = Prk::new_less_safe(HKDF_SHA256, &secret[..]);
+        let bytes = Zeroizing::new(expand(&secret, "key", NOTHING_SAID));
         let algorithm = cipher.algorithm();
         let key = UnboundKey::new(algorithm, &bytes[..algorithm.key_len()]).expect("keys have their length");
         let nonce = expand(&secret, "nonce", NOTHING_SAID);
@@ -403,7 +416,7 @@ impl Keys {
             key: LessSafeKey::new(key),
             nonce: array(&nonce[..NONCE_BYTES]),
         };
-        (keys, expand(&secret, "next", NOTHING_SAID))
+        (keys, expand(&secret, "next", NOTHING_SAID).into())
     }
 
     fn nonce(&self, number: u64) -> Nonce {

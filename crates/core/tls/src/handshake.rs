@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use provost_session::Role;
+use provost_wiping::wipe_stack;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Connection, ConnectionTrafficSecrets, KeyLog, ServerConfig};
 use zeroize::Zeroizing;
@@ -157,7 +158,13 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// The peer does not prove what it must, or does not speak TLS. What is to be sent then tells it.
-    pub fn input(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
+    pub fn input(&mut self, record: &[u8]) -> Result<(), rustls::Error> {
+        let taken = self.take(record);
+        wipe_stack();
+        taken
+    }
+
+    fn take(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
         while !record.is_empty() {
             let read = self.connection.read_tls(&mut record);
             if !matches!(read, Ok(1..)) {
@@ -189,10 +196,16 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// The handshake is not done.
-    pub fn export_key(&self, context: &[u8]) -> Result<[u8; KEY_BYTES], rustls::Error> {
-        let key = [0; KEY_BYTES];
-        self.connection
-            .export_keying_material(key, KEY_LABEL, Some(context))
+    pub fn export_key(&self, context: &[u8]) -> Result<Arc<Zeroizing<[u8; KEY_BYTES]>>, rustls::Error> {
+        // Where it is put first it stays: what is moved leaves a copy behind.
+        let mut key = Arc::new(Zeroizing::new([0; KEY_BYTES]));
+        let place = &mut Arc::make_mut(&mut key)[..];
+        let exported = self
+            .connection
+            .export_keying_material(place, KEY_LABEL, Some(context));
+        let exported = exported.map(|_| ());
+        wipe_stack();
+        exported.map(|()| key)
     }
 
     /// How many bytes follow a record's header; none if rustls will refuse it anyway.
@@ -223,6 +236,12 @@ impl TlsHandshake {
 
 /// The records of our own that follow a handshake, of which everything was sent.
 pub(super) fn session_of(connection: Connection, secrets: &Secrets) -> Result<TlsSession, rustls::Error> {
+    let session = session_with(connection, secrets);
+    wipe_stack();
+    session
+}
+
+fn session_with(connection: Connection, secrets: &Secrets) -> Result<TlsSession, rustls::Error> {
     let refused = |reason: &str| rustls::Error::General(reason.into());
     let role = match connection {
         Connection::Client(_) => Role::Client,

@@ -19,6 +19,7 @@ mod workload;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use provost_wiping::wipe_stack;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -192,6 +193,12 @@ fn without_resumption(config: &mut ClientConfig) {
 impl TlsConfig {
     /// Reads the files, for both directions.
     pub fn load(&self) -> Result<LoadedTls, TlsConfigError> {
+        let loaded = self.read();
+        wipe_stack();
+        loaded
+    }
+
+    fn read(&self) -> Result<LoadedTls, TlsConfigError> {
         let own = self.chain()?.into_iter().next();
         if own.as_ref().is_some_and(is_version_1) {
             return Err(file_error(&self.cert, &VERSION_1));

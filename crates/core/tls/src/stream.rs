@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
 use provost_session::Piece;
+use provost_wiping::wipe_stack;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig, Connection, ProtocolVersion, ServerConfig};
 
@@ -261,6 +262,9 @@ impl<S: Read + Write> TlsStream<S> {
             library.tls.read_tls(&mut self.input)?
         };
         let processed = library.tls.process_new_packets();
+        if matches!(self.stage, StreamStage::Shaking(_)) {
+            wipe_stack();
+        }
         if let Err(error) = processed {
             return Err(self.broken(explain_stream(&error)));
         }

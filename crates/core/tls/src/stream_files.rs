@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use provost_wiping::wipe_stack;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::CertificateRevocationListDer;
@@ -199,6 +200,12 @@ impl StreamServerFiles {
         &self,
         workload: &WorkloadIdentity,
     ) -> Result<LoadedStreamTls<ServerConfig>, TlsConfigError> {
+        let loaded = self.read(workload);
+        wipe_stack();
+        loaded
+    }
+
+    fn read(&self, workload: &WorkloadIdentity) -> Result<LoadedStreamTls<ServerConfig>, TlsConfigError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(STREAM_VERSIONS)
             .map_err(|error| unusable(&error))?;
@@ -283,6 +290,12 @@ impl StreamClientFiles {
         &self,
         workload: &WorkloadIdentity,
     ) -> Result<LoadedStreamTls<ClientConfig>, TlsConfigError> {
+        let loaded = self.read(workload);
+        wipe_stack();
+        loaded
+    }
+
+    fn read(&self, workload: &WorkloadIdentity) -> Result<LoadedStreamTls<ClientConfig>, TlsConfigError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(STREAM_VERSIONS)
             .map_err(|error| unusable(&error))?

@@ -431,7 +431,7 @@ fn both_ends_of_a_handshake_have_its_keys_and_nobody_else() {
     let something = ends[0]
         .connection()
         .export_keying_material([0; 32], b"EXPERIMENTAL x", Some(b"one"));
-    assert_ne!(at_client, something.unwrap());
+    assert_ne!(**at_client, something.unwrap());
     assert_eq!(identity(ends[1].connection()).name(), "spiffe://mesh/client");
 }
 

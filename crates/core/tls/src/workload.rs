@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use provost_wiping::wipe_stack;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
@@ -107,6 +108,12 @@ impl WorkloadIdentity {
     /// # Errors
     /// Something in it is not what it should be.
     pub fn new(parts: &WorkloadParts<'_>) -> Result<WorkloadIdentity, WorkloadFault> {
+        let read = WorkloadIdentity::read(parts);
+        wipe_stack();
+        read
+    }
+
+    fn read(parts: &WorkloadParts<'_>) -> Result<WorkloadIdentity, WorkloadFault> {
         let domain = trust_domain(parts.id)?;
         let lists = AnswerPart::new("the revocation lists", domain);
         lists.bounded(parts.crls.len(), REVOCATION_LISTS_MAX)?;

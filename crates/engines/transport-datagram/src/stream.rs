@@ -30,6 +30,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use provost_datagram::{
     Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, EndReason,
@@ -38,7 +39,9 @@ use provost_datagram::{
 };
 use provost_datapath::Packets;
 use provost_session::Role;
+use provost_tls::KEY_BYTES;
 use provost_udp::PacketBatches;
+use zeroize::Zeroizing;
 
 use crate::socket::Socket;
 
@@ -90,9 +93,15 @@ const TAG_CARRY: u64 = 2;
 /// Which stream it is: what only its two ends know.
 pub(crate) type ResumableStreamId = [u8; 16];
 
-/// What seals a stream: only its two ends know it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResumableStreamKey(pub(crate) [u8; 32]);
+/// What seals a stream: only its two ends know it. There is one copy, however often it is told, and it is overwritten with the last use.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ResumableStreamKey(pub(crate) Arc<Zeroizing<[u8; KEY_BYTES]>>);
+
+impl ResumableStreamKey {
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
 
 impl std::fmt::Debug for ResumableStreamKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,7 +110,7 @@ impl std::fmt::Debug for ResumableStreamKey {
 }
 
 /// What an endpoint is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     packet_bytes: u32,
     credits: u16,
@@ -122,14 +131,14 @@ impl Shape {
         }
     }
 
-    pub(crate) fn of_stream(socket: &Socket, terms: Terms) -> Shape {
+    pub(crate) fn of_stream(socket: &Socket, terms: &Terms) -> Shape {
         let ring_packets = socket.ring_packets(terms.packet_bytes as usize);
         Shape {
             packet_bytes: terms.packet_bytes,
             credits: ring_packets.clamp(2, u32::from(CREDITS)) as u16,
             sessions_max: SESSIONS_MAX,
             silence_ns: terms.silence_ns,
-            key: terms.key,
+            key: terms.key.clone(),
         }
     }
 }
@@ -154,7 +163,7 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         peer_timeout_ns: shape.silence_ns,
         secret,
         marks: MarkUse::Read,
-        security: security(shape.key)?,
+        security: security(shape.key.as_ref())?,
         congestion: CongestionConfig {
             algorithm: Algorithm::Timely(TimelyConfig::default()),
             ..CongestionConfig::default()
@@ -164,12 +173,12 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
     Endpoint::new(config).map_err(|error: ConfigError| io::Error::other(error))
 }
 
-fn security(key: Option<ResumableStreamKey>) -> io::Result<Security> {
+fn security(key: Option<&ResumableStreamKey>) -> io::Result<Security> {
     Ok(match key {
         None => Security::Plain,
-        Some(ResumableStreamKey(pre_shared_key)) => Security::Sealed(Sealing {
+        Some(key) => Security::Sealed(Sealing {
             cipher: Cipher::Aes128Gcm,
-            pre_shared_key,
+            pre_shared_key: *key.bytes(),
             // Drawn anew for each endpoint: a successor makes other keys than its predecessor, of the same stream's key.
             seed: draw()?,
         }),
@@ -189,7 +198,7 @@ fn draw_u64() -> io::Result<u64> {
 }
 
 /// What an end keeps to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// Bytes of the largest packet.
     pub(crate) packet_bytes: u32,
@@ -377,8 +386,8 @@ impl ResumableStream {
         Ok(ResumableStream {
             role,
             id,
+            endpoint: endpoint(Shape::of_stream(&socket, &terms))?,
             terms,
-            endpoint: endpoint(Shape::of_stream(&socket, terms))?,
             socket,
             pool: Pool::default(),
             attachment: Attachment::Detached { since_ns: None },
@@ -407,7 +416,10 @@ impl ResumableStream {
             Role::Server => ResumableStreamId::default(),
         };
         let key = Some(key);
-        let terms = Terms { key, ..self.terms };
+        let terms = Terms {
+            key,
+            ..self.terms.clone()
+        };
         ResumableStream::new(self.role, id, self.socket.duplicate()?, terms)
     }
 

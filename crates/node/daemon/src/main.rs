@@ -1,17 +1,23 @@
 //! `provostd`: the managed RPC service of a node.
 #![forbid(unsafe_code)]
 
+use std::alloc::System;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use provost_wiping::WipingAllocator;
 use provostd::config::{ConfigError, ListenerConfig, LogFormat, RouteConfig, RouteTransport, Sources};
 use provostd::hot_restart::{Predecessor, UpgradeRequest};
 use provostd::policies::Registry;
 use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, TransportKind, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What is freed may hold keys.
+#[global_allocator]
+static ALLOCATOR: WipingAllocator = WipingAllocator(System);
 
 const EXAMPLES: &str = "\
 Examples:

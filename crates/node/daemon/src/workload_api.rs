@@ -1,14 +1,19 @@
 //! The SPIFFE Workload API as a source of this node's certificates (SPIFFE Workload API, section 5.2.1): one stream of answers, of
 //! which each says everything. What it says last stays in use while the agent is away or says what is no good. A refusal says that
 //! nothing is this node's any more, and what it had is used no longer (section 5.2.1: the client SHOULD cease using it).
+//!
+//! The buffers of a connection keep what came by it, an older private key for instance, until they are filled again. So a connection by
+//! which an answer has come in place of another one is ended, and a fresh one has the last answer alone.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use provost_tls::{TlsSource, WorkloadIdentity, WorkloadParts};
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Streaming;
@@ -16,7 +21,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::config::{Config, SpiffeTable, WorkloadEndpoint};
 
@@ -38,6 +43,16 @@ const HEADER: &str = "workload.spiffe.io";
 /// Who this node is, for whoever makes or accepts connections.
 pub(crate) type WorkloadSource = TlsSource<WorkloadIdentity>;
 
+/// What tells two answers apart.
+type AnswerDigest = [u8; 32];
+
+/// Why a stream of answers is not listened to any more.
+enum StreamEnd {
+    /// By this connection an answer came in place of another one.
+    Renewed,
+    Problem(String),
+}
+
 /// The agent's answers, and what is done with them.
 pub(crate) struct WorkloadApi {
     endpoint: WorkloadEndpoint,
@@ -45,6 +60,8 @@ pub(crate) struct WorkloadApi {
     id: Option<String>,
     source: WorkloadSource,
     answers: watch::Sender<u64>,
+    /// Of the answer that is in use.
+    taken: Cell<Option<AnswerDigest>>,
     /// Why there is no newer answer, if something is wrong.
     problem: RefCell<Option<String>>,
 }
@@ -76,6 +93,7 @@ impl WorkloadApi {
             id: table.id.clone(),
             source: TlsSource::new(Arc::default()),
             answers: watch::Sender::new(0),
+            taken: Cell::default(),
             problem: RefCell::default(),
         });
         tokio::task::spawn_local(Rc::clone(&api).follow());
@@ -128,7 +146,9 @@ impl WorkloadApi {
         loop {
             let began = Instant::now();
             let before = self.answers();
-            let problem = self.listen().await;
+            let StreamEnd::Problem(problem) = self.listen().await else {
+                continue;
+            };
             if self.answers() > before && began.elapsed() > PAUSE_MAX {
                 // It was well for a while: it is asked again at once (section 4.2).
                 pause = PAUSE_MIN;
@@ -157,20 +177,23 @@ impl WorkloadApi {
         }
     }
 
-    /// Takes answers until there are no more, and says why.
-    async fn listen(&self) -> String {
+    /// Takes answers until a second one has come, or there are no more.
+    async fn listen(&self) -> StreamEnd {
         let mut answers = match self.ask().await {
             Ok(answers) => answers,
-            Err(problem) => return problem,
+            Err(problem) => return StreamEnd::Problem(problem),
         };
-        loop {
+        for _ in 0..2 {
             match answers.message().await {
                 Ok(Some(answer)) => self.take(&answer),
-                Ok(None) => return "the agent has ended the stream of its answers".to_owned(),
-                Err(status) => return self.refused(&status),
+                Ok(None) => {
+                    return StreamEnd::Problem("the agent has ended the stream of its answers".to_owned());
+                }
+                Err(status) => return StreamEnd::Problem(self.refused(&status)),
             }
             tokio::time::sleep(ANSWER_PAUSE).await;
         }
+        StreamEnd::Renewed
     }
 
     async fn ask(&self) -> Result<Streaming<SvidResponse>, String> {
@@ -192,12 +215,18 @@ impl WorkloadApi {
         if status.code() == tonic::Code::PermissionDenied && self.has_answered() {
             tracing::warn!(endpoint = %self.endpoint, "the SPIFFE Workload API has taken this node's identity back");
             self.source.replace(Arc::default());
+            self.taken.set(None);
         }
         told(status)
     }
 
-    /// Puts an answer into use, if it is good.
+    /// Puts an answer into use, if it is good, and not in use already.
     fn take(&self, answer: &SvidResponse) {
+        let digest = answer.digest();
+        if self.taken.get() == Some(digest) {
+            self.note_taken();
+            return;
+        }
         match identity_in(answer, self.id.as_deref()) {
             Ok(identity) => {
                 tracing::info!(
@@ -207,11 +236,16 @@ impl WorkloadApi {
                     "the SPIFFE Workload API has given certificates"
                 );
                 self.source.replace(Arc::new(identity));
-                *self.problem.borrow_mut() = None;
-                self.answers.send_modify(|answers| *answers += 1);
+                self.taken.set(Some(digest));
+                self.note_taken();
             }
             Err(problem) => self.note(format!("its answer was not taken: {problem}")),
         }
+    }
+
+    fn note_taken(&self) {
+        *self.problem.borrow_mut() = None;
+        self.answers.send_modify(|answers| *answers += 1);
     }
 }
 
@@ -288,8 +322,15 @@ struct SvidResponse {
     svids: Vec<SvidMessage>,
     #[prost(bytes = "vec", repeated, tag = "2")]
     crl: Vec<Vec<u8>>,
-    #[prost(map = "string, bytes", tag = "3")]
-    federated_bundles: HashMap<String, Vec<u8>>,
+    // In an order of its own, so that the same answer has the same digest.
+    #[prost(btree_map = "string, bytes", tag = "3")]
+    federated_bundles: BTreeMap<String, Vec<u8>>,
+}
+
+impl SvidResponse {
+    fn digest(&self) -> AnswerDigest {
+        Sha256::digest(&*Zeroizing::new(self.encode_to_vec())).into()
+    }
 }
 
 /// The message `X509SVID` of the Workload API.

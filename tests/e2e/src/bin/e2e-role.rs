@@ -4,12 +4,18 @@
 //! Each ends when its standard input does, and when the test that started it dies.
 #![forbid(unsafe_code)]
 
+use std::alloc::System;
 use std::process::ExitCode;
 
 use provost_e2e::node::Beginning;
 use provost_e2e::{agent, node, other_schemas, server, successor};
+use provost_wiping::WipingAllocator;
 use provostd::hot_restart::HOT_RESTART_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+/// As `provostd` has it.
+#[global_allocator]
+static ALLOCATOR: WipingAllocator = WipingAllocator(System);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

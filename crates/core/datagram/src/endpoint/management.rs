@@ -1,6 +1,7 @@
 //! Sessions begin, end, and are looked for in vain.
 
 use provost_registered::{Array, One};
+use provost_wiping::wipe_stack;
 
 use super::*;
 use crate::client::State;
@@ -324,6 +325,8 @@ impl<A: Address> Endpoint<A> {
             public: exchange.public,
             proof: agreement.proof(),
         }));
+        drop(agreement);
+        wipe_stack();
     }
 
     pub(super) fn token_of_server(&self, number: u16) -> Option<u32> {
@@ -608,7 +611,10 @@ fn seal_of_client<A>(
         &[&open[..], &share.public()].concat(),
         payload.get(..ACCEPT_BYTES + KEY_BYTES)?,
     ]);
-    agreement
+    let seal = agreement
         .is_proven(&sealed.proof)
-        .then(|| Box::new(agreement.seal(keyring.cipher(), End::Client)))
+        .then(|| Box::new(agreement.seal(keyring.cipher(), End::Client)));
+    drop(agreement);
+    wipe_stack();
+    seal
 }

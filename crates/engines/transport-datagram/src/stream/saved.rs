@@ -44,7 +44,7 @@ impl ResumableStream {
             out.u64(*number);
             segment.save(out);
         }
-        self.terms.key.map(|ResumableStreamKey(key)| key).save(out);
+        self.terms.key.as_ref().map(|key| *key.bytes()).save(out);
         last.and_then(|last| last.proof).save(out);
     }
 
@@ -95,7 +95,7 @@ impl ResumableStream {
         let (key, proof) = match form {
             FORM_UNSEALED => (None, None),
             _ => (
-                Option::restore(fields)?.map(ResumableStreamKey),
+                Option::restore(fields)?.map(|key: [u8; KEY_BYTES]| ResumableStreamKey(Arc::new(key.into()))),
                 Option::restore(fields)?,
             ),
         };

@@ -271,7 +271,7 @@ fn is_lost_by_refusals(key: Option<ResumableStreamKey>) -> bool {
     let mut relay = MarkingRelay::before(listener.address(), false);
     let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
     if let Some(key) = key {
-        let sealed = |stream: &ResumableStream| stream.sealed(key).unwrap();
+        let sealed = |stream: &ResumableStream| stream.sealed(key.clone()).unwrap();
         ends.streams = ends.streams.each_ref().map(sealed);
     }
     ends.carry_while(4, 3_000, || relay.pass());
@@ -301,5 +301,7 @@ fn is_lost_by_refusals(key: Option<ResumableStreamKey>) -> bool {
 #[test]
 fn forged_messages_of_the_network_end_no_sealed_stream_whose_peer_answers() {
     assert!(is_lost_by_refusals(None), "nothing was tested");
-    assert!(!is_lost_by_refusals(Some(ResumableStreamKey([7; 32]))));
+    assert!(!is_lost_by_refusals(Some(ResumableStreamKey(
+        std::sync::Arc::new([7; 32].into())
+    ))));
 }

@@ -372,13 +372,16 @@ fn a_state_of_the_form_that_knew_no_sealed_streams_is_read() {
 
 #[test]
 fn a_forged_refusal_does_not_end_a_sealed_stream() {
-    for key in [None, Some(ResumableStreamKey([7; 32]))] {
+    for key in [
+        None,
+        Some(ResumableStreamKey(std::sync::Arc::new([7; 32].into()))),
+    ] {
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
         stranger.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let terms = Terms {
             packet_bytes: PACKET_BYTES_ETHERNET,
             silence_ns: WAIT_MAX.as_nanos() as u64,
-            key,
+            key: key.clone(),
         };
         let socket = Socket::connect(stranger.local_addr().unwrap()).unwrap();
         let mut stream = ResumableStream::open(socket, terms).unwrap();
@@ -413,5 +416,8 @@ fn a_forged_refusal_does_not_end_a_sealed_stream() {
 
 #[test]
 fn a_key_is_not_shown() {
-    assert_eq!(format!("{:?}", ResumableStreamKey([7; 32])), "ResumableStreamKey");
+    assert_eq!(
+        format!("{:?}", ResumableStreamKey(std::sync::Arc::new([7; 32].into()))),
+        "ResumableStreamKey"
+    );
 }
