@@ -6,7 +6,7 @@ mod beside;
 use std::sync::Arc;
 use std::time::Duration;
 
-use beside::{ANSWERED_WITHIN, GOOD_SERVICE, GoodPair, newcomer_is_served, nodes, watch};
+use beside::{ANSWERED_WITHIN, GOOD_SERVICE, GoodPair, newcomer_is_served, nodes, nodes_within, watch};
 use provost_e2e::peer::Claim;
 use provost_e2e::{Node, World, eventually};
 use provost_hostile::attacks::{Attack, control, guided, race, random, rings, shapes};
@@ -40,12 +40,18 @@ fn found_nothing(report: &Report) {
 fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
     const CLIENTS: u64 = 3;
     const ATTACKED_FOR: Duration = Duration::from_secs(6);
-    // What one attachment may have the service hold, for each of them.
-    const SHARE_BYTES: u64 = 128 << 20;
-    // The server's receive heap, which all who send to it share.
-    const HEAP_BYTES: u64 = 256 << 20;
-    const SLACK_BYTES: u64 = 100 << 20;
-    let (mut world, a, b) = nodes("tcp", &[GOOD_SERVICE, collusion::SERVICE], no_tables);
+    // An app's receive heap, which all who send to it share. The attack fills those of the server and of the clients.
+    const HEAP_BYTES: u64 = 32 << 20;
+    // The largest message: of what an app has sent, the service has seen one in that app's own memory.
+    const MESSAGE_BYTES: u64 = 8 << 20;
+    // Windows, queues, schemas, stacks of threads.
+    const SLACK_BYTES: u64 = 24 << 20;
+    let (mut world, a, b) = nodes_within(
+        &format!("receive_heap_bytes = {HEAP_BYTES}\nmessage_bytes = {MESSAGE_BYTES}\n"),
+        "tcp",
+        &[GOOD_SERVICE, collusion::SERVICE],
+        no_tables,
+    );
     let pair = GoodPair::across(&mut world, &a, &b, 2);
     let at_a = scene(&a);
     let at_b = Scene {
@@ -79,11 +85,11 @@ fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
     found_nothing(&at_a.report);
     for (before, peak, apps) in [(before_a, peak_a.stop(), CLIENTS), (before_b, peak_b.stop(), 1)] {
         println!("{before:?} became {peak:?}");
-        let most = apps * (SHARE_BYTES + HEAP_BYTES) + SLACK_BYTES;
+        let most = apps * (HEAP_BYTES + MESSAGE_BYTES) + SLACK_BYTES;
         assert!(
             peak.resident_bytes < before.resident_bytes + most
-                && peak.descriptors < before.descriptors + 400
-                && peak.threads < before.threads + 32,
+                && peak.descriptors < before.descriptors + 160
+                && peak.threads < before.threads + 16,
             "{before:?} became {peak:?}"
         );
     }

@@ -35,8 +35,19 @@ pub(crate) fn nodes(
     services: &[&str],
     tables: impl Fn(&World, &str) -> String,
 ) -> (World, Node, Node) {
+    nodes_within("", transport, services, tables)
+}
+
+/// The same, with these lines in the `[limits]` of both nodes.
+pub(crate) fn nodes_within(
+    limits: &str,
+    transport: &str,
+    services: &[&str],
+    tables: impl Fn(&World, &str) -> String,
+) -> (World, Node, Node) {
     let mut world = World::new(ROLE);
     let mut options = NodeOptions {
+        limits: limits.to_owned(),
         tables: tables(&world, "b"),
         ..NodeOptions::default()
     };
@@ -56,6 +67,7 @@ pub(crate) fn nodes(
     };
     let routes: String = services.iter().map(route).collect();
     let options = NodeOptions {
+        limits: limits.to_owned(),
         tables: tables(&world, "a") + &routes,
         ..NodeOptions::default()
     };
