@@ -250,6 +250,13 @@ mod tests {
         assemble(read(text, TraceFormat::Alibaba).unwrap())
     }
 
+    /// What a mesh with such proxies costs these traces, by a profile that is known beforehand.
+    fn predicted(forest: &TraceForest, placement: ProxyPlacement) -> ForestPrediction {
+        let profile = synthetic_profile(&SyntheticProxy::example(), 5, 1);
+        let model = ProfileModel::new(&profile, MachineMatch::Same, 20, 1).unwrap();
+        predict_forest(forest, &model, &MeshSetup::new("m", placement), &OPTIONS).unwrap()
+    }
+
     #[test]
     fn each_trace_has_its_own_critical_path() {
         let text = "\
@@ -270,20 +277,7 @@ t,1040,0.3,a,rpc,d,i,10
             .map(|(call, _)| forest.names.name(call.service))
             .collect();
         assert_eq!((names.len(), names.contains(&"d")), (3, false), "{names:?}");
-        let model = ProfileModel::new(
-            &synthetic_profile(&SyntheticProxy::example(), 5, 1),
-            MachineMatch::Same,
-            20,
-            1,
-        )
-        .unwrap();
-        let found = predict_forest(
-            &forest,
-            &model,
-            &MeshSetup::new("m", ProxyPlacement::Sidecars),
-            &OPTIONS,
-        )
-        .unwrap();
+        let found = predicted(&forest, ProxyPlacement::Sidecars);
         let truth = SyntheticProxy::example().round_trip_us(Protocol::Grpc, 100.0, 100.0, &[]);
         // One proxy for the request, two for each call; the path has two of the three calls.
         let median = found.added_us[2].figure;
@@ -298,32 +292,13 @@ t,1040,0.3,a,rpc,d,i,10
     fn many_traces_are_predicted_with_their_spread() {
         let forest = forest(&synthetic_alibaba_rows(300, 12.0, 7));
         assert_eq!(forest.trees.len(), 300);
-        let model = ProfileModel::new(
-            &synthetic_profile(&SyntheticProxy::example(), 5, 1),
-            MachineMatch::Same,
-            20,
-            1,
-        )
-        .unwrap();
-        let found = predict_forest(
-            &forest,
-            &model,
-            &MeshSetup::new("m", ProxyPlacement::Sidecars),
-            &OPTIONS,
-        )
-        .unwrap();
+        let found = predicted(&forest, ProxyPlacement::Sidecars);
         assert!(
             found
                 .added_us
                 .is_sorted_by(|left, right| left.figure.value <= right.figure.value)
         );
-        let none = predict_forest(
-            &forest,
-            &model,
-            &MeshSetup::new("none", ProxyPlacement::Absent),
-            &OPTIONS,
-        )
-        .unwrap();
+        let none = predicted(&forest, ProxyPlacement::Absent);
         assert!(none.cpu_us.iter().all(|one| one.figure.value == 0.0));
     }
 }
