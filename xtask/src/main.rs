@@ -94,6 +94,8 @@ enum Chore {
     },
     /// Checks that crates that others depend on could be published: what a registry shows, versions, contents
     Publishable,
+    /// Builds the documentation of the crates that others depend on, as docs.rs does, with warnings as errors.
+    Documentation,
     /// Builds the Debian package, into the target folder
     Package {
         /// How the programs are built
@@ -178,6 +180,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
         Chore::Publishable => none(publishable::complaints_with_contents(workspace)),
+        Chore::Documentation => publishable::document(workspace),
         Chore::Package { build } => package::build(workspace, build),
         Chore::TryPackage => package::try_built(workspace),
         Chore::Dpdk => chores::dpdk(workspace),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::Complaints;
-use crate::workspace::{Package, Workspace, output};
+use crate::workspace::{Package, Workspace, output, run};
 
 /// Crates that programs, tests, tools and engines of others name.
 const PUBLIC: [&str; 7] = [
@@ -50,6 +50,22 @@ pub(crate) fn complaints_with_contents(workspace: &Workspace) -> Complaints {
     let mut complaints = complaints(workspace);
     complaints.extend(PUBLIC.iter().flat_map(|name| contents(workspace, name)));
     complaints
+}
+
+/// Builds the documentation of the public crates as docs.rs does: each with all of its features, and none of their
+/// dependencies. A warning, such as a link that leads nowhere, fails it.
+pub(crate) fn documentation(workspace: &Workspace) -> Command {
+    let mut command = workspace.cargo(&["doc", "--quiet", "--no-deps", "--all-features"]);
+    for name in PUBLIC {
+        command.args(["--package", name]);
+    }
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+/// Builds that documentation now, for `cargo xtask documentation`.
+pub(crate) fn document(workspace: &Workspace) -> Result<(), Complaints> {
+    run(&mut documentation(workspace)).map_err(|error| vec![error.to_string()])
 }
 
 fn member<'a>(workspace: &'a Workspace, name: &str) -> Option<&'a Package> {
