@@ -99,7 +99,10 @@ fn run_programs(
         loom(workspace),
         optimized_instructions(workspace, &programs)?,
         doc_tests(workspace),
-        TestJob::new("documentation as docs.rs builds it", publishable::documentation(workspace)),
+        TestJob::new(
+            "documentation as docs.rs builds it",
+            publishable::documentation(workspace),
+        ),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
         deep_fuzz(workspace),
     ];

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use provost::blocking::block_on;
-use provost::{Channel, Code, Readiness, Request, Server};
+use provost::{Channel, Code, Readiness, Request, Server, Status};
 use provost_kv::proto::GetRequest;
 use provost_kv::proto::kv_client::{KvClient, SERVICE};
 use provost_kv::proto::kv_server::KvServer;
@@ -30,7 +30,7 @@ fn serve(node: &TestNode) {
     std::thread::spawn(|| server.serve_blocking());
 }
 
-fn get(node: &TestNode) -> Code {
+fn get(node: &TestNode) -> Status {
     let app = node.app().unwrap();
     block_on(async {
         // The server may have started or not.
@@ -40,7 +40,7 @@ fn get(node: &TestNode) -> Code {
         request
             .set_readiness(Readiness::Wait)
             .set_timeout(Duration::from_secs(30));
-        client.get(request).await.unwrap_err().code()
+        client.get(request).await.unwrap_err()
     })
 }
 
@@ -48,7 +48,7 @@ fn get(node: &TestNode) -> Code {
 fn apps_call_each_other_through_a_node_of_the_tests_own() {
     let Some(node) = node("") else { return };
     serve(&node);
-    assert_eq!(get(&node), Code::NotFound);
+    assert_eq!(get(&node).code(), Code::NotFound);
     let (directory, process) = (node.directory().to_owned(), node.process());
     assert!(directory.exists() && node.admin_socket().exists());
     drop(node);
@@ -60,7 +60,13 @@ fn a_node_has_the_policies_that_a_test_gives_it() {
     let denies = "[[policy]]\nname = \"deny\"\nkind = \"access\"\n[policy.config]\ndefault = \"deny\"\n";
     let Some(node) = node(denies) else { return };
     serve(&node);
-    assert_eq!(get(&node), Code::PermissionDenied);
+    let denied = get(&node);
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    let expected = format!(
+        "denied by policy \"deny\": no rule allows it ({})",
+        node.directory().join("node.toml").display()
+    );
+    assert_eq!(denied.message(), expected);
 }
 
 #[test]

@@ -135,6 +135,9 @@ pub struct Environment {
     pub node: Arc<str>,
     /// The name under which the operator attached the policy: unique on the node, label of its metrics.
     pub policy: Arc<str>,
+    /// The configuration in which it stands, as operators know it (a file); empty for one that was attached at run time. Loaded
+    /// libraries are not told.
+    pub place: Arc<str>,
     /// Where events go.
     pub events: Arc<dyn EventSink>,
 }

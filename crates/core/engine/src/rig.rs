@@ -35,6 +35,7 @@ pub fn environment() -> Environment {
     Environment {
         node: "node".into(),
         policy: "test".into(),
+        place: "".into(),
         events: Arc::new(NoEvents),
     }
 }

@@ -794,6 +794,9 @@ fn make(
         &config.node.name,
         events_of_policies,
     ));
+    if sources.file.is_some() || sources.directory.is_some() {
+        policies.maker.set_place(&sources.place());
+    }
     policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
     policies.begin(config.all_attachments())?;
     let started = Runtimes::start(&config).map_err(|source| StartError::System {

@@ -89,6 +89,7 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
         let change = Change::Apply {
             attachments: attachments.clone(),
         };
+        plane.policies.maker.set_configured(&attachments);
         match plane.changes.carry_out(change, Mode::Apply).await {
             Ok(_) => {
                 plane.policies.set_configured(attachments);
@@ -111,6 +112,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let next = plane.config.started.with_live_keys_of(&new);
     let listeners = plane.grpc.prepare(&new)?;
     let certificates = plane.peers.grpc.prepare(&next)?;
+    plane.policies.maker.set_configured(&attachments);
     let policies = plane.changes.carry_out(change, Mode::Apply).await?;
     plane.policies.set_configured(attachments);
     // From here on nothing can fail.

@@ -129,6 +129,7 @@ unsafe extern "C" fn configure<P: FilterPolicy<Filter: Filter>>(
         let environment = Environment {
             node: Arc::clone(&node),
             policy: name,
+            place: "".into(),
             events: events.clone(),
         };
         let shared = shared.map(|shared| SharedState {

@@ -64,7 +64,7 @@ impl FilterPolicy for AccessPolicy {
             },
             on_error: config.on_error,
             reasons: reasons
-                .map(|rule| reasons_of(&environment.policy, rule.as_deref(), &config))
+                .map(|rule| reasons_of(environment, rule.as_deref(), &config))
                 .collect(),
         };
         Ok(AccessPolicy {
@@ -106,11 +106,15 @@ impl FilterPolicy for AccessPolicy {
     }
 }
 
-fn reasons_of(policy: &str, rule: Option<&str>, config: &AccessConfig) -> DenialReasons {
-    let told = match rule {
+fn reasons_of(environment: &Environment, rule: Option<&str>, config: &AccessConfig) -> DenialReasons {
+    let policy = &environment.policy;
+    let mut told = match rule {
         Some(rule) => format!("denied by policy {policy:?}, rule {rule:?}"),
         None => format!("denied by policy {policy:?}: no rule allows it"),
     };
+    if !environment.place.is_empty() {
+        told += &format!(" ({})", environment.place);
+    }
     DenialReasons {
         audit: match rule {
             Some(rule) => format!("rule {rule:?}").into(),

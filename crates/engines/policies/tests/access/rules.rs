@@ -101,7 +101,13 @@ impl Bench {
 }
 
 fn make(log: &Arc<Log>, text: &str, shared: Option<&SharedState>) -> Arc<dyn Policy> {
+    made_in("", (log, text, shared))
+}
+
+/// A policy that stands in this configuration.
+fn made_in(place: &str, (log, text, shared): (&Arc<Log>, &str, Option<&SharedState>)) -> Arc<dyn Policy> {
     let environment = Environment {
+        place: place.into(),
         events: Arc::clone(log) as Arc<dyn EventSink>,
         policy: "acl".into(),
         ..environment()
@@ -218,6 +224,15 @@ fn in_shadow_mode_everything_passes_and_is_counted() {
             .collect::<Vec<_>>(),
         ["shadow_deny"; 2]
     );
+}
+
+#[test]
+fn a_denial_says_where_the_policy_stands() {
+    let mut bench = Bench::new("default = \"deny\"");
+    bench.policy = made_in("/etc/acl.toml", (&bench.log, "default = \"deny\"", None));
+    bench.rig = Rig::new(bench.shop.datapath_context.clone(), &*bench.policy);
+    let reason = "denied by policy \"acl\": no rule allows it (/etc/acl.toml)";
+    assert_eq!(bench.place(1, "x"), denied(reason));
 }
 
 #[test]

@@ -121,6 +121,7 @@ impl Policies {
     }
 
     pub(crate) fn set_configured(&self, attachments: Vec<Attachment>) {
+        self.maker.set_configured(&attachments);
         self.configured.replace(Rc::new(attachments));
         self.keep();
     }

@@ -4,8 +4,8 @@
 //! the place of the old one. An [`Instance`] is what one attachment is at one time (its version, its configuration,
 //! the policy that its engines share); a change of any of these makes another instance.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use provost_engine::{
     AttachError, DatapathContext, Environment, EventSink, NoEvents, Policy, PolicyKind, SameNodeCalls,
@@ -194,6 +194,14 @@ pub(crate) struct Maker {
     pub(crate) node: Arc<str>,
     pub(crate) events: Arc<dyn EventSink>,
     next_tag: Arc<AtomicU64>,
+    configuration: Arc<Mutex<PlacedPolicies>>,
+}
+
+/// The policies that the configuration has, and where it stands.
+#[derive(Debug, Default)]
+struct PlacedPolicies {
+    place: Arc<str>,
+    attachments: Vec<Attachment>,
 }
 
 impl Maker {
@@ -203,7 +211,34 @@ impl Maker {
             node,
             events,
             next_tag: Arc::new(AtomicU64::new(Tag::FIRST_POLICY.0)),
+            configuration: Arc::default(),
         }
+    }
+
+    /// Says where the configuration stands: a file.
+    pub(crate) fn set_place(&self, place: &str) {
+        self.configuration().place = place.into();
+    }
+
+    /// Says what stands there, before it is made.
+    pub(crate) fn set_configured(&self, attachments: &[Attachment]) {
+        self.configuration().attachments = attachments.to_vec();
+    }
+
+    /// Where an attachment stands; empty for one that is not as configured.
+    pub(crate) fn place_of(&self, attachment: &Attachment) -> Arc<str> {
+        let configuration = self.configuration();
+        // An upgrade changes its version, and nothing of what it says.
+        let is_it = |other: &Attachment| other.name == attachment.name && other.config == attachment.config;
+        if configuration.attachments.iter().any(is_it) {
+            Arc::clone(&configuration.place)
+        } else {
+            Arc::default()
+        }
+    }
+
+    fn configuration(&self) -> MutexGuard<'_, PlacedPolicies> {
+        self.configuration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One whose instances are only tried: nobody hears what they say.
@@ -495,6 +530,7 @@ impl Maker {
         let environment = Environment {
             node: Arc::clone(&self.node),
             policy: Arc::clone(&name),
+            place: self.place_of(attachment),
             events: Arc::clone(&self.events),
         };
         let policy = kind

@@ -197,3 +197,20 @@ fn a_version_that_is_gone_goes_on_in_the_oldest_that_is_not() {
     );
     assert_eq!(registry.version_after("nobody", 1), 1);
 }
+
+#[test]
+fn a_policy_that_is_as_configured_is_told_where_that_stands() {
+    let maker = maker();
+    maker.set_place("/etc/provost/provostd.toml");
+    let configured = probe("a", None);
+    maker.set_configured(std::slice::from_ref(&configured));
+    assert_eq!(&*maker.place_of(&configured), "/etc/provost/provostd.toml");
+    assert_eq!(
+        &*maker.place_of(&probe("a", Some(2))),
+        "/etc/provost/provostd.toml"
+    );
+    assert_eq!(&*maker.place_of(&probe("b", None)), "");
+    let mut changed = configured;
+    changed.config.insert("key".to_owned(), 1.into());
+    assert_eq!(&*maker.place_of(&changed), "");
+}
