@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use provost_packets::copy_short;
 use provost_registered::MessageBlock;
 
+use crate::flight::Flight;
+
 /// Memory for one message: as many bytes as it can hold, and how many it does. It is in huge pages when the system has
 /// some (`provost-registered`).
 ///
@@ -79,13 +81,71 @@ impl DerefMut for MsgBuf {
     }
 }
 
-/// Buffers for requests of several packets, kept by size for the next one.
+/// Memory that an endpoint has used and may use again: buffers, lists of packets on their way, and where packets are sealed.
+///
+/// An endpoint has its own. Where a thread has many endpoints with few sessions each, [`Endpoint::exchange_spares`](crate::Endpoint::exchange_spares)
+/// lets them take turns with the spares of the thread, so that one that rests keeps none.
+#[derive(Debug, Default)]
+pub struct SpareMemory {
+    pub(crate) lists: Box<SpareLists>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SpareLists {
+    /// Free buffers, by the power of two that is their capacity.
+    buffers: [Vec<MsgBuf>; CLASSES],
+    /// Bytes of the buffers.
+    buffer_bytes: usize,
+    /// They stay in their boxes, for the slots hold those.
+    #[expect(clippy::vec_box, reason = "moving a box is cheaper than moving two kilobytes")]
+    flights: Vec<Box<Flight>>,
+    /// A packet that is being sealed.
+    pub(crate) sealing: Vec<u8>,
+    /// A packet that is being unsealed.
+    pub(crate) unsealing: Vec<u8>,
+}
+
+impl SpareMemory {
+    /// Frees what is more than this: bytes of buffers, and lists of packets on their way, of 2 KB each.
+    pub fn keep(&mut self, buffer_bytes: usize, flights: usize) {
+        self.lists.flights.truncate(flights);
+        while self.lists.buffer_bytes > buffer_bytes && self.free_one() {}
+    }
+
+    pub(crate) fn flight(&mut self) -> Box<Flight> {
+        self.lists
+            .flights
+            .pop()
+            .unwrap_or_else(|| Box::new(Flight::new()))
+    }
+
+    pub(crate) fn land(&mut self, flight: Option<Box<Flight>>) {
+        self.lists.flights.extend(flight);
+    }
+
+    fn buffer(&mut self, class: usize) -> Option<MsgBuf> {
+        let buffer = self.lists.buffers[class].pop()?;
+        self.lists.buffer_bytes -= buffer.capacity();
+        Some(buffer)
+    }
+
+    fn keep_buffer(&mut self, buffer: MsgBuf) {
+        self.lists.buffer_bytes += buffer.capacity();
+        self.lists.buffers[class_of(buffer.capacity())].push(buffer);
+    }
+
+    /// Frees one buffer; says whether there was any.
+    fn free_one(&mut self) -> bool {
+        let spare = self.lists.buffers.iter_mut().find_map(Vec::pop);
+        self.lists.buffer_bytes -= spare.as_ref().map_or(0, MsgBuf::capacity);
+        spare.is_some()
+    }
+}
+
+/// Buffers for messages of several packets, kept by size for the next one.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Free buffers, by the power of two that is their capacity.
-    free: [Vec<MsgBuf>; CLASSES],
-    /// Bytes of the buffers in `free`.
-    bytes_free: usize,
+    pub(crate) spares: SpareMemory,
     /// Bytes of the buffers that were taken and not given back.
     bytes_out: usize,
     bytes_max: usize,
@@ -97,8 +157,7 @@ const CLASSES: usize = 32;
 impl Pool {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
-            free: [const { Vec::new() }; CLASSES],
-            bytes_free: 0,
+            spares: SpareMemory::default(),
             bytes_out: 0,
             bytes_max,
         }
@@ -107,7 +166,7 @@ impl Pool {
     /// A buffer for a message of so many bytes, unless all together would then be too large.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<MsgBuf> {
         let class = class_of(bytes);
-        if self.free.get(class)?.is_empty() && !self.make_room(1 << class) {
+        if self.spares.lists.buffers.get(class)?.is_empty() && !self.make_room(1 << class) {
             return None;
         }
         Some(self.take_in_any_case(bytes))
@@ -117,13 +176,8 @@ impl Pool {
     /// no more than slots of sessions. What is taken beyond the bound counts, so that larger requests wait for it.
     pub(crate) fn take_in_any_case(&mut self, bytes: usize) -> MsgBuf {
         let class = class_of(bytes);
-        let mut buffer = match self.free[class].pop() {
-            Some(buffer) => {
-                self.bytes_free -= buffer.capacity();
-                buffer
-            }
-            None => MsgBuf::with_capacity(1 << class),
-        };
+        let spare = self.spares.buffer(class);
+        let mut buffer = spare.unwrap_or_else(|| MsgBuf::with_capacity(1 << class));
         self.bytes_out += buffer.capacity();
         buffer.set_length(bytes);
         buffer
@@ -131,11 +185,10 @@ impl Pool {
 
     /// Whether so many bytes more may be taken; what is free in other sizes makes room.
     fn make_room(&mut self, bytes: usize) -> bool {
-        while self.bytes_out + self.bytes_free + bytes > self.bytes_max {
-            let Some(spare) = self.free.iter_mut().find_map(Vec::pop) else {
+        while self.bytes_out + self.spares.lists.buffer_bytes + bytes > self.bytes_max {
+            if !self.spares.free_one() {
                 return false;
-            };
-            self.bytes_free -= spare.capacity();
+            }
         }
         true
     }
@@ -147,9 +200,8 @@ impl Pool {
             return;
         }
         self.bytes_out -= capacity;
-        if self.bytes_out + self.bytes_free + capacity <= self.bytes_max {
-            self.bytes_free += capacity;
-            self.free[class_of(capacity)].push(buffer);
+        if self.bytes_out + self.spares.lists.buffer_bytes + capacity <= self.bytes_max {
+            self.spares.keep_buffer(buffer);
         }
     }
 }
@@ -191,6 +243,20 @@ mod tests {
         (0..8).for_each(|_| pool.give_back(MsgBuf::with_capacity(4096)));
         let _all = pool.take(4096).expect("nothing is out");
         assert!(pool.take(1).is_none());
+    }
+
+    #[test]
+    fn spares_are_kept_up_to_a_bound() {
+        let mut pool = Pool::new(1 << 20);
+        let buffers = [4096, 4096, 1024].map(|bytes| pool.take(bytes).unwrap());
+        buffers.into_iter().for_each(|buffer| pool.give_back(buffer));
+        (0..3).for_each(|_| pool.spares.land(Some(Box::new(Flight::new()))));
+        let mut spares = std::mem::take(&mut pool.spares);
+        spares.keep(8192, 2);
+        assert_eq!((spares.lists.buffer_bytes, spares.lists.flights.len()), (8192, 2));
+        spares.keep(0, 0);
+        assert_eq!((spares.lists.buffer_bytes, spares.lists.flights.len()), (0, 0));
+        spares.keep(0, 0);
     }
 
     #[test]

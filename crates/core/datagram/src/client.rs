@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
-use crate::config::{Recovery, SLOTS_MAX, ShortCut};
+use crate::config::{Recovery, ResponseBuffers, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::{Flight, WINDOW_PACKETS, Window};

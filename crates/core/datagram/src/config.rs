@@ -37,6 +37,18 @@ pub enum ShortCut {
     Off,
 }
 
+/// Where responses to an endpoint's own calls are put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBuffers {
+    /// Into the buffer that each call brings ([`Call::response`](crate::Call)); what does not fit there fails its call.
+    Given,
+    /// What does not fit there, into one of the endpoint's own, when it comes: no larger than `message_bytes_max`, and counted with
+    /// `assembly_bytes_max`. The call's completion brings it in place of the other, and
+    /// [`Endpoint::recycle`](crate::Endpoint::recycle) takes it back. So a call that may wait long for a large response needs no memory for it
+    /// meanwhile.
+    Lent,
+}
+
 /// What an endpoint is told when it starts. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -58,6 +70,8 @@ pub struct Config {
     pub message_bytes_max: u32,
     /// Bytes of all requests of several packets that are being received, or not given back yet.
     pub assembly_bytes_max: usize,
+    /// Where responses to this end's calls are put.
+    pub responses: ResponseBuffers,
     /// Bytes of the response buffer that every slot has of its own.
     pub inline_response_bytes: usize,
     /// Packets that wait to be handed to the wire.
@@ -110,6 +124,7 @@ impl Default for Config {
             backlog_calls_max: 1024,
             message_bytes_max: 64 << 20,
             assembly_bytes_max: 256 << 20,
+            responses: ResponseBuffers::Given,
             inline_response_bytes: 1472,
             transmit_queue_packets: 8192,
             recovery: Recovery::Selective,

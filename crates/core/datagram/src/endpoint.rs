@@ -21,7 +21,7 @@ use provost_registered::One;
 
 pub(crate) use sending::PacketSink;
 
-use crate::buffer::MsgBuf;
+use crate::buffer::{MsgBuf, SpareMemory};
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, EventHandler, RequestHandle, SessionId};
@@ -258,9 +258,25 @@ impl<A: Address> Endpoint<A> {
         }
     }
 
-    /// Gives back the buffer of a request of several packets. Until then it counts against `assembly_bytes_max`.
+    /// Gives back the buffer of a request of several packets, or of a response that was lent. Until then it counts against
+    /// `assembly_bytes_max`.
     pub fn recycle(&mut self, buffer: MsgBuf) {
         self.shared.pool.give_back(buffer);
+    }
+
+    /// Takes these spares in place of those that the endpoint has. Their buffers count against `assembly_bytes_max` as its own would.
+    pub fn exchange_spares(&mut self, spares: &mut SpareMemory) {
+        std::mem::swap(&mut self.shared.pool.spares, spares);
+    }
+
+    /// Returns, as [`Event::ResponseReturned`], the buffers of responses of a server's session that its client is known to have, as
+    /// `is_known` says: the next call of their slots, which returns them otherwise, may be long in coming. They are not sent again.
+    pub fn return_responses(&mut self, session: SessionId, is_known: impl Fn(&[u8]) -> bool) {
+        if let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(session.number))
+            && server.local_token == session.token
+        {
+            server.return_responses(&mut self.shared, is_known);
+        }
     }
 
     /// Hands over what has happened beside what was received.

@@ -36,9 +36,11 @@ mod siphash;
 mod statistics;
 mod wheel;
 
-pub use buffer::MsgBuf;
+pub use buffer::{MsgBuf, SpareMemory};
 pub use checksum::Checking;
-pub use config::{Config, ConfigError, PACKET_BYTES_MIN, Recovery, SESSIONS_MAX, SLOTS_MAX, ShortCut};
+pub use config::{
+    Config, ConfigError, PACKET_BYTES_MIN, Recovery, ResponseBuffers, SESSIONS_MAX, SLOTS_MAX, ShortCut,
+};
 pub use congestion::{
     Algorithm, CongestionConfig, CongestionControl, DctcpConfig, Sample, SwiftConfig, TimelyConfig,
 };

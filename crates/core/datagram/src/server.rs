@@ -445,6 +445,17 @@ impl<A: Copy> ServerSession<A> {
         self.sizes.message_bytes_max()
     }
 
+    /// Returns responses that the client has.
+    pub(crate) fn return_responses(&mut self, shared: &mut Shared<A>, is_known: impl Fn(&[u8]) -> bool) {
+        for slot in self.slots.iter_mut() {
+            let is_given = slot.phase == Phase::Responded && slot.whose == Whose::Given;
+            if is_given && is_known(slot.response()) {
+                give_back(slot, shared);
+                slot.enter(Phase::Idle);
+            }
+        }
+    }
+
     /// The slot of a request that waits for its response.
     #[inline]
     pub(crate) fn executing(&mut self, handle: &RequestHandle) -> Option<&mut ServerSlot> {
@@ -460,7 +471,7 @@ impl<A: Copy> ServerSession<A> {
         whole: WholeOutgoing,
     ) -> Option<(A, DataHead, &[u8])> {
         let slot = self.slots.get_mut(usize::from(whole.slot))?;
-        // A response stays until the next call.
+        // A response stays until the next call, and is returned before only after it was sent.
         if slot.call != whole.call {
             return None;
         }

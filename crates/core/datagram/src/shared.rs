@@ -16,6 +16,8 @@ use crate::wheel::Wheel;
 
 /// Answers of session management that may wait; more are dropped, and asked for again.
 const CONTROL_PACKETS_MAX: usize = 1024;
+/// Those for which there is room from the beginning.
+const CONTROL_PACKETS_EXPECTED: usize = 4;
 /// Answers in about a millisecond to packets whose senders have shown nothing that only a client of this endpoint knows.
 const STRANGERS_PER_MS_MAX: u32 = 512;
 const MS_SHIFT: u32 = 20;
@@ -253,13 +255,6 @@ pub(crate) struct Shared<A> {
     pub(crate) secrets: Secrets,
     /// Where sessions are sealed.
     pub(crate) keyring: Option<Keyring>,
-    /// A packet that is being sealed.
-    pub(crate) sealing: Vec<u8>,
-    /// A packet that is being unsealed.
-    pub(crate) unsealing: Vec<u8>,
-    /// Spare ones. They stay in their boxes, for the slots hold those.
-    #[expect(clippy::vec_box, reason = "moving a box is cheaper than moving two kilobytes")]
-    flights: Vec<Box<Flight>>,
 }
 
 impl<A: Copy> Shared<A> {
@@ -276,8 +271,6 @@ impl<A: Copy> Shared<A> {
         Self {
             guard: PacketGuard::of(&config),
             keyring,
-            sealing: Vec::with_capacity(config.packet_bytes_max),
-            unsealing: Vec::with_capacity(config.packet_bytes_max),
             clock: Clock::new(config.stall_ns),
             statistics: Statistics::default(),
             events: VecDeque::new(),
@@ -288,12 +281,11 @@ impl<A: Copy> Shared<A> {
                 PACING_BUCKETS,
                 config.receive_ring_packets as usize,
             ),
-            control: VecDeque::with_capacity(16),
+            control: VecDeque::with_capacity(CONTROL_PACKETS_EXPECTED),
             strangers: (0, 0),
             timers: Timers::new(config.sessions_max),
             pool: Pool::new(config.assembly_bytes_max),
             secrets: Secrets::new(config.secret),
-            flights: Vec::new(),
             config,
         }
     }
@@ -384,10 +376,10 @@ impl<A: Copy> Shared<A> {
         let Some(seal) = seal else {
             return self.control(to, header, &zeros);
         };
-        let mut body = std::mem::take(&mut self.sealing);
+        let mut body = std::mem::take(&mut self.pool.spares.lists.sealing);
         seal.seal(&header.encode(), &[], &zeros, &mut body);
         self.control(to, header, &body);
-        self.sealing = body;
+        self.pool.spares.lists.sealing = body;
     }
 
     /// Queues a packet of session management of a session, sealed if that is.
@@ -395,20 +387,20 @@ impl<A: Copy> Shared<A> {
         let Some(seal) = seal else {
             return self.control(to, header, &[]);
         };
-        let mut body = std::mem::take(&mut self.sealing);
+        let mut body = std::mem::take(&mut self.pool.spares.lists.sealing);
         seal.seal(&header.encode(), &[], &[], &mut body);
         self.control(to, header, &body);
-        self.sealing = body;
+        self.pool.spares.lists.sealing = body;
     }
 
     pub(crate) fn flight(&mut self, first: u32, total: u32) -> Box<Flight> {
-        let mut flight = self.flights.pop().unwrap_or_else(|| Box::new(Flight::new()));
+        let mut flight = self.pool.spares.flight();
         flight.begin(first, total);
         flight
     }
 
     pub(crate) fn land(&mut self, flight: Option<Box<Flight>>) {
-        self.flights.extend(flight);
+        self.pool.spares.land(flight);
     }
 }
 

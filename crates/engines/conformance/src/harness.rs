@@ -317,6 +317,12 @@ impl Node {
         self.has_successors = false;
     }
 
+    /// The engine, without the rest of its node.
+    #[must_use]
+    pub fn into_engine(self) -> Box<dyn Engine> {
+        self.engine
+    }
+
     /// Gives back all blocks that the "app" holds.
     pub fn release(&mut self) {
         for block in self.held.drain(..) {

@@ -16,11 +16,11 @@ use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, take_s
 use provost_udp::PacketBatches;
 
 use crate::socket::packet_batches;
-use crate::stream::{Lost, Next, Reading, ResumableStream, SEGMENT_BYTES_MAX};
+use crate::stream::{Lost, Next, Reading, ResumableStream, SEGMENT_BYTES_SENT};
 
 /// What a segment is filled from: frames of many calls, or pieces of large messages in turn.
 const FILLED: SocketBacklog = SocketBacklog {
-    bytes_max: SEGMENT_BYTES_MAX,
+    bytes_max: SEGMENT_BYTES_SENT,
     pieces_max: 256,
 };
 /// Bytes that one poll takes from the connection at most.
@@ -84,7 +84,7 @@ impl DatagramCarrier {
             Piece::Foreign { length, .. } => length as usize,
         };
         let waiting: usize = connection.pieces().map(piece_bytes).sum();
-        let bytes = waiting.min(SEGMENT_BYTES_MAX);
+        let bytes = waiting.min(SEGMENT_BYTES_SENT);
         if bytes == 0 {
             return 0;
         }

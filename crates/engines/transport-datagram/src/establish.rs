@@ -20,7 +20,7 @@ use crate::Established;
 use crate::carrier::DatagramCarrier;
 use crate::listener::Caller;
 use crate::socket::{PacketOptions, Socket, packet_batches};
-use crate::stream::{Next, Reading, ResumableStream, SEGMENT_BYTES_MAX, Terms};
+use crate::stream::{Next, Reading, ResumableStream, SEGMENT_BYTES_SENT, Terms};
 
 /// How long a peer that was refused may take to hear it.
 const PARTING: Duration = Duration::from_millis(300);
@@ -196,7 +196,7 @@ struct Channel {
 
 impl HandshakeChannel for Channel {
     fn write(&mut self, bytes: &[u8]) -> Result<(), EstablishError> {
-        for bytes in bytes.chunks(SEGMENT_BYTES_MAX) {
+        for bytes in bytes.chunks(SEGMENT_BYTES_SENT) {
             let mut segment = self.stream.segment(bytes.len());
             ResumableStream::content(&mut segment).copy_from_slice(bytes);
             self.stream.send(segment);

@@ -34,8 +34,8 @@ use std::sync::Arc;
 
 use provost_datagram::{
     Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, EndReason,
-    Endpoint, Event, LossProof, Mark, MarkUse, MsgBuf, Payload, Refusal, RequestHandle, Sealing, Security,
-    SessionId, TimelyConfig,
+    Endpoint, Event, LossProof, Mark, MarkUse, MsgBuf, Payload, Refusal, RequestHandle, ResponseBuffers,
+    Sealing, Security, SessionId, TimelyConfig,
 };
 use provost_datapath::Packets;
 use provost_session::Role;
@@ -45,9 +45,8 @@ use zeroize::Zeroizing;
 
 use crate::socket::Socket;
 
-pub(crate) use form::SEGMENT_BYTES_MAX;
-use form::{ATTACH_BYTES, Attach, BUSY, FINISHED, HEAD_BYTES, Head, MORE};
-use pool::Pool;
+pub(crate) use form::SEGMENT_BYTES_SENT;
+use form::{ATTACH_BYTES, Attach, BUSY, FINISHED, HEAD_BYTES, Head, MORE, SEGMENT_BYTES_MAX};
 
 /// Requests of a client that are under way at once.
 const SLOTS: u8 = 16;
@@ -77,6 +76,8 @@ const REFUSALS_NS_MIN: u64 = 300_000_000;
 const ASK_NS: u64 = 500_000_000;
 /// Packets taken in one poll.
 const PACKETS_MAX: usize = 256;
+/// How long after the last segment a server gives back memory that segments have left, in nanoseconds.
+const REST_NS: u64 = 20_000_000;
 /// The greatest pause between two looks whether an answer that is pending got lost, in nanoseconds.
 const PROBE_NS_MAX: u64 = 1_000_000_000;
 
@@ -157,7 +158,8 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         message_bytes_max: (HEAD_BYTES + SEGMENT_BYTES_MAX) as u32,
         assembly_bytes_max: INCOMING_BYTES_ABSURD,
         inline_response_bytes: HEAD_BYTES,
-        transmit_queue_packets: 4096,
+        transmit_queue_packets: 2 * usize::from(CREDITS),
+        responses: ResponseBuffers::Lent,
         timeout_ns_initial: FIRST_TIMEOUT_NS,
         timeout_ns_max: PROBE_NS_MAX,
         peer_timeout_ns: shape.silence_ns,
@@ -216,7 +218,6 @@ pub(crate) struct ResumableStream {
     terms: Terms,
     socket: Socket,
     endpoint: Endpoint<SocketAddr>,
-    pool: Pool,
     attachment: Attachment,
     /// What is added to the time that is told, so that it goes on from whoever told it before.
     clock: Clock,
@@ -225,7 +226,7 @@ pub(crate) struct ResumableStream {
     /// Responses that came back, and of which it is not known yet whether their session goes on.
     returned: Vec<MsgBuf>,
     /// A server's: requests to answer, the oldest first.
-    held: VecDeque<RequestHandle>,
+    held: VecDeque<HeldRequest>,
     /// A server's: the session that was asked for last.
     asked_for: Option<SessionId>,
     /// A server's: that of its predecessor, until it has one of its own.
@@ -239,8 +240,29 @@ pub(crate) struct ResumableStream {
     peer_busy: bool,
     refusals: Refusals,
     wake_ns: Option<u64>,
+    /// A server's: when it gives memory back.
+    rest: RestTime,
     /// When the socket had no more packets, the last time it was read.
     emptied_ns: u64,
+}
+
+/// A request that a server has not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct HeldRequest {
+    handle: RequestHandle,
+    /// Its client keeps that until the request is answered.
+    carries_segment: bool,
+}
+
+/// When the memory is given back that segments have left with either end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RestTime {
+    /// It was given back already.
+    Done,
+    /// Then, unless more of them come.
+    At { ns: u64 },
+    /// Once the client has all that it was sent.
+    Acknowledged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,7 +411,6 @@ impl ResumableStream {
             endpoint: endpoint(Shape::of_stream(&socket, &terms))?,
             terms,
             socket,
-            pool: Pool::default(),
             attachment: Attachment::Detached { since_ns: None },
             clock: Clock::Offset { ns: 0 },
             outgoing: Outgoing::default(),
@@ -404,6 +425,7 @@ impl ResumableStream {
             peer_busy: false,
             refusals: Refusals::default(),
             wake_ns: None,
+            rest: RestTime::Done,
             emptied_ns: 0,
         })
     }
@@ -500,7 +522,7 @@ impl ResumableStream {
 
     /// A buffer for a segment of so many bytes, and where they go.
     pub(crate) fn segment(&mut self, bytes: usize) -> MsgBuf {
-        let mut buffer = self.pool.take(HEAD_BYTES + bytes);
+        let mut buffer = pool::take(HEAD_BYTES + bytes);
         buffer.set_length(HEAD_BYTES + bytes);
         buffer
     }
@@ -567,7 +589,8 @@ impl ResumableStream {
         };
         self.incoming.bytes -= segment.buffer.len();
         self.incoming.finished |= segment.is_last;
-        self.give_back(segment);
+        // Its memory is the thread's, as when it was lent.
+        pool::with_spares(self, |stream| stream.give_back(segment));
     }
 
     /// Puts bytes before those that come.
@@ -588,7 +611,7 @@ impl ResumableStream {
         if segment.is_lent {
             self.endpoint.recycle(segment.buffer)
         } else {
-            self.pool.give(segment.buffer)
+            pool::give(segment.buffer)
         }
     }
 }

@@ -75,6 +75,8 @@ pub struct Usage {
     pub transparent_huge_bytes: usize,
     /// Bytes of other regions.
     pub ordinary_bytes: usize,
+    /// Bytes of all these regions that blocks have now, with what each takes beyond what was asked for.
+    pub lent_bytes: usize,
 }
 
 impl Block {
@@ -85,7 +87,7 @@ impl Block {
             return Block::default();
         }
         let class = class_of(bytes);
-        let taken = (class < CLASSES).then(|| regions().take(class)).flatten();
+        let taken = (class < CLASSES).then(|| regions().lend(class)).flatten();
         match taken {
             Some(address) => Block {
                 address,
@@ -103,7 +105,7 @@ impl Block {
         if bytes == 0 || lines * BLOCK_BYTES_MIN > PIECE_BYTES_MAX {
             return Block::new(bytes);
         }
-        match regions().take_piece(lines) {
+        match regions().lend_piece(lines) {
             Some(address) => Block {
                 address,
                 bytes,
@@ -164,9 +166,32 @@ impl Regions {
                 reserved_huge_bytes: 0,
                 transparent_huge_bytes: 0,
                 ordinary_bytes: 0,
+                lent_bytes: 0,
             },
             bytes_max,
         }
+    }
+
+    fn lend(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let block = self.take(class)?;
+        self.usage.lent_bytes += BLOCK_BYTES_MIN << class;
+        Some(block)
+    }
+
+    fn lend_piece(&mut self, lines: usize) -> Option<NonNull<u8>> {
+        let piece = self.take_piece(lines)?;
+        self.usage.lent_bytes += BLOCK_BYTES_MIN * lines;
+        Some(piece)
+    }
+
+    fn take_back(&mut self, class: usize, block: NonNull<u8>) {
+        self.usage.lent_bytes -= BLOCK_BYTES_MIN << class;
+        self.free[class].push(block);
+    }
+
+    fn take_back_piece(&mut self, lines: usize, piece: NonNull<u8>) {
+        self.usage.lent_bytes -= BLOCK_BYTES_MIN * lines;
+        self.shelves.entry(lines).or_default().push(piece);
     }
 
     fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
@@ -206,6 +231,7 @@ impl Regions {
             reserved_huge_bytes: reserved,
             transparent_huge_bytes: transparent,
             ordinary_bytes: ordinary,
+            ..
         } = self.usage;
         if reserved + transparent + ordinary + bytes > self.bytes_max {
             return None;
@@ -241,12 +267,8 @@ impl Block {
                 // SAFETY: it was leaked from a box of so many lines, and nobody else has it.
                 drop(unsafe { Box::from_raw(memory) });
             }
-            Origin::Region { class } => regions().free[usize::from(class)].push(self.address),
-            Origin::Shelf { lines } => regions()
-                .shelves
-                .entry(lines.into())
-                .or_default()
-                .push(self.address),
+            Origin::Region { class } => regions().take_back(class.into(), self.address),
+            Origin::Shelf { lines } => regions().take_back_piece(lines.into(), self.address),
         }
     }
 }
@@ -326,6 +348,7 @@ mod tests {
             reserved_huge_bytes,
             transparent_huge_bytes,
             ordinary_bytes,
+            ..
         } = usage();
         assert!(reserved_huge_bytes + transparent_huge_bytes + ordinary_bytes >= 9 << 20);
     }

@@ -376,9 +376,8 @@ impl<A: Copy> ClientSession<A> {
             && !slot.resent
             && piece.header.packet == 0
             && piece.prefix.message_bytes as usize == bytes
-            && bytes <= self.sizes.full as usize
-            && bytes <= slot.response.capacity();
-        if !is_whole {
+            && bytes <= self.sizes.full as usize;
+        if !is_whole || slot.make_room(shared, bytes) != ResponseRoom::Made {
             return None;
         }
         let filled = slot.response.fill(piece.payload);
@@ -451,6 +450,12 @@ impl<A: Copy> ClientSession<A> {
             shared.statistics.dropped.protocol += 1;
             return None;
         }
+        let room = self.slots[usize::from(index)].make_room(shared, piece.prefix.message_bytes as usize);
+        if room == ResponseRoom::NotNow {
+            // It is asked for again.
+            shared.statistics.dropped.room += 1;
+            return None;
+        }
         self.leave_server(index);
         let slot = &mut self.slots[usize::from(index)];
         let (sent_ns, credits) = match slot.flight.as_mut() {
@@ -470,7 +475,7 @@ impl<A: Copy> ClientSession<A> {
         slot.progress_ns = shared.clock.now_ns();
         (slot.timeouts, slot.unanswered) = (0, 0);
         slot.look_again_ns = NEVER;
-        let fits = slot.response.capacity() >= piece.prefix.message_bytes as usize;
+        let fits = room == ResponseRoom::Made;
         if fits {
             slot.response.set_length(piece.prefix.message_bytes as usize);
             slot.response[..piece.payload.len()].copy_from_slice(piece.payload);
@@ -791,6 +796,16 @@ impl<A: Copy> ClientSession<A> {
     }
 }
 
+/// Whether there is room for a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseRoom {
+    Made,
+    /// The buffers that are lent are all in use.
+    NotNow,
+    /// It is larger than the call allows.
+    TooSmall,
+}
+
 impl ClientSlot {
     /// The only packet of the request.
     #[inline(always)]
@@ -801,6 +816,25 @@ impl ClientSlot {
             slot,
             flags,
         }
+    }
+
+    /// Sees that there is room for a response of so many bytes.
+    fn make_room<A: Copy>(&mut self, shared: &mut Shared<A>, bytes: usize) -> ResponseRoom {
+        if bytes <= self.response.capacity() {
+            return ResponseRoom::Made;
+        }
+        let bytes_max = match shared.config.responses {
+            ResponseBuffers::Given => return ResponseRoom::TooSmall,
+            ResponseBuffers::Lent => shared.config.message_bytes_max as usize,
+        };
+        if bytes > bytes_max {
+            return ResponseRoom::TooSmall;
+        }
+        let Some(lent) = shared.pool.take(bytes) else {
+            return ResponseRoom::NotNow;
+        };
+        shared.pool.give_back(std::mem::replace(&mut self.response, lent));
+        ResponseRoom::Made
     }
 
     /// The request's round trip can no longer be told by its response.

@@ -150,7 +150,7 @@ impl<A: Address> Endpoint<A> {
             Ok(packet) => packet,
             Err(malformed) => return self.count_malformed(malformed),
         };
-        let mut body = std::mem::take(&mut self.shared.unsealing);
+        let mut body = std::mem::take(&mut self.shared.pool.spares.lists.unsealing);
         match self.unseal(origin.from, &packet, &mut body) {
             None => self.receive_rest(origin, &packet, (packet.rest, Unsealed::NotYet), handler),
             Some(Ok(unsealed)) => {
@@ -165,7 +165,7 @@ impl<A: Address> Endpoint<A> {
             Some(Err(Broken::Forged)) => self.shared.statistics.dropped.forged += 1,
             Some(Err(Broken::Replayed)) => self.shared.statistics.dropped.replayed += 1,
         }
-        self.shared.unsealing = body;
+        self.shared.pool.spares.lists.unsealing = body;
     }
 
     /// Unseals what a packet carries into `body`, and says where it is there; `None` if it is for no sealed session.

@@ -178,7 +178,7 @@ fn send_guarded<A: Address>(
         (None, Checking::Packets) => sink.whole(to, &head.with_check(payload), payload),
         (None, Checking::Crc32c) => sink.whole(to, &head.with_crc(payload), payload),
         (Some(seal), _) => {
-            let (header, body) = (head.header_bytes(), &mut shared.sealing);
+            let (header, body) = (head.header_bytes(), &mut shared.pool.spares.lists.sealing);
             seal.seal(&header, &head.prefix_bytes(), payload, body);
             match checking {
                 Checking::Wire => sink.whole(to, &header, body),
@@ -248,8 +248,10 @@ fn leaving<A: Address>(
         return Some(Leaving { to, head, source });
     };
     let (header, prefix) = head.bytes().split_at(HEADER_BYTES);
-    seal.seal(header, prefix, payload, &mut shared.sealing);
-    let head = head.header_alone().seal(&shared.sealing, checking);
+    seal.seal(header, prefix, payload, &mut shared.pool.spares.lists.sealing);
+    let head = head
+        .header_alone()
+        .seal(&shared.pool.spares.lists.sealing, checking);
     let source = None;
     Some(Leaving { to, head, source })
 }
@@ -279,7 +281,7 @@ fn payload_of<'e, A: Address>(
     source: Option<std::ops::Range<usize>>,
 ) -> &'e [u8] {
     let Some(source) = source else {
-        return &shared.sealing;
+        return &shared.pool.spares.lists.sealing;
     };
     let whole = match sessions.get(usize::from(outgoing.session)) {
         Some(Session::Client(client)) => client.request(outgoing.slot),

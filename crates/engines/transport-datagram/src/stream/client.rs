@@ -13,7 +13,7 @@ impl ResumableStream {
             flags: self.take_flags(),
         };
         self.attachment = Attachment::Attaching { session, since_ns };
-        let mut request = self.pool.take(ATTACH_BYTES);
+        let mut request = pool::take(ATTACH_BYTES);
         request.set_length(ATTACH_BYTES);
         attach.write(&mut request);
         self.asked = 0;
@@ -35,7 +35,8 @@ impl ResumableStream {
                 TAG_CARRY
             },
             request,
-            response: self.pool.take(HEAD_BYTES + SEGMENT_BYTES_MAX),
+            // The endpoint lends one when the response comes.
+            response: MsgBuf::default(),
         };
         match self.endpoint.call(now_ns, session, call) {
             Ok(()) => {
@@ -43,10 +44,9 @@ impl ResumableStream {
                 Ok(())
             }
             Err(refused) => {
-                self.pool.give(refused.call.response);
                 match method {
                     METHOD_CARRY => self.send_again(refused.call.request),
-                    _ => self.pool.give(refused.call.request),
+                    _ => pool::give(refused.call.request),
                 }
                 // The session's end is told by an event of its own.
                 match refused.error {
@@ -71,7 +71,7 @@ impl ResumableStream {
         }
         let has_news = self.told_busy && !self.is_busy();
         while self.asked < u32::from(SLOTS) && (self.asked < self.polls || (has_news && self.told_busy)) {
-            let mut segment = self.pool.take(HEAD_BYTES);
+            let mut segment = pool::take(HEAD_BYTES);
             segment.set_length(HEAD_BYTES);
             Head::default().write(&mut segment);
             if self.carry(now_ns, session, segment).is_err() {
@@ -102,11 +102,11 @@ impl ResumableStream {
         } = completion;
         let is_current = self.session() == Some(session);
         if tag == TAG_ATTACH {
-            self.pool.give(request);
+            pool::give(request);
             return match outcome {
                 Ok(status) if is_current => self.attached(session, status, response),
                 Ok(_) | Err(CallError::Ended(_)) => {
-                    self.pool.give(response);
+                    self.endpoint.recycle(response);
                     Ok(())
                 }
                 Err(error) => Err(Lost(error.to_string())),
@@ -117,7 +117,7 @@ impl ResumableStream {
         }
         match outcome {
             Ok(STATUS_OK) => {
-                self.pool.give(request);
+                pool::give(request);
                 let head = Head::read(&response);
                 let head = head.ok_or_else(|| Lost("the peer sent a segment without a head".to_owned()))?;
                 self.apply_head(head);
@@ -125,14 +125,14 @@ impl ResumableStream {
                     head,
                     Segment {
                         buffer: response,
-                        is_lent: false,
+                        is_lent: true,
                         is_last: head.flags & FINISHED != 0,
                     },
                 )
             }
             Ok(_) => Err(Lost("the peer refused a segment".to_owned())),
             Err(CallError::Ended(_)) => {
-                self.pool.give(response);
+                self.endpoint.recycle(response);
                 self.send_again(request);
                 Ok(())
             }
@@ -151,7 +151,7 @@ impl ResumableStream {
 
     pub(super) fn attached(&mut self, session: SessionId, status: u16, response: MsgBuf) -> Result<(), Lost> {
         let head = Head::read(&response);
-        self.pool.give(response);
+        self.endpoint.recycle(response);
         let head = match (status, head) {
             (STATUS_OK, Some(head)) => head,
             _ => return Err(Lost("the peer does not know this connection any more".to_owned())),
@@ -168,7 +168,7 @@ impl ResumableStream {
         let has = |segment: &MsgBuf| Head::read(segment).is_none_or(|head| head.number <= acknowledged);
         while self.outgoing.unsent.front().is_some_and(has) {
             if let Some(segment) = self.outgoing.unsent.pop_front() {
-                self.pool.give(segment);
+                pool::give(segment);
             }
         }
     }

@@ -9,8 +9,10 @@ use super::ResumableStreamId;
 
 /// Bytes before those of a segment.
 pub(super) const HEAD_BYTES: usize = 24;
-/// Bytes of a segment.
-pub(crate) const SEGMENT_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a segment that is taken.
+pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a segment that is sent: with its head, it fills a block of memory.
+pub(crate) const SEGMENT_BYTES_SENT: usize = SEGMENT_BYTES_MAX - HEAD_BYTES;
 /// Bytes of an Attach.
 pub(super) const ATTACH_BYTES: usize = 32;
 

@@ -10,6 +10,15 @@ impl ResumableStream {
         reading: Reading,
         batches: &mut PacketBatches,
     ) -> Result<Polled, Lost> {
+        pool::with_spares(self, |stream| stream.poll_with_spares(now_ns, reading, batches))
+    }
+
+    fn poll_with_spares(
+        &mut self,
+        now_ns: u64,
+        reading: Reading,
+        batches: &mut PacketBatches,
+    ) -> Result<Polled, Lost> {
         let now_ns = self.time(now_ns);
         self.attach(now_ns)?;
         let mut polled = Polled {
@@ -26,7 +35,10 @@ impl ResumableStream {
         self.attach(now_ns)?;
         match self.role {
             Role::Client => self.ask(now_ns),
-            Role::Server => self.answer(now_ns),
+            Role::Server => {
+                self.answer(now_ns);
+                self.rest(now_ns);
+            }
         }
         polled.moved |= self.transmit(now_ns, batches)?;
         self.wake_ns = self.next_wake();
@@ -118,7 +130,7 @@ impl ResumableStream {
         }
         // Their session goes on, so the client has had them.
         for buffer in self.returned.drain(..) {
-            self.pool.give(buffer);
+            pool::give(buffer);
         }
         Ok(())
     }
@@ -189,11 +201,11 @@ impl ResumableStream {
     pub(super) fn send_again(&mut self, segment: MsgBuf) {
         let number = Head::read(&segment).map_or(0, |head| head.number);
         if number <= self.outgoing.acknowledged {
-            return self.pool.give(segment);
+            return pool::give(segment);
         }
         let number_of = |segment: &MsgBuf| Head::read(segment).map_or(0, |head| head.number);
         match self.outgoing.unsent.binary_search_by_key(&number, number_of) {
-            Ok(_) => self.pool.give(segment),
+            Ok(_) => pool::give(segment),
             Err(at) => self.outgoing.unsent.insert(at, segment),
         }
     }
@@ -242,7 +254,14 @@ impl ResumableStream {
         let refused_at = is_refused.then(|| self.refusals.first_ns + REFUSED_NS_MAX + 1);
         let ask_at = (is_refused && self.terms.key.is_some()).then(|| self.refusals.asked_ns + ASK_NS);
         let due = self.endpoint.wake_at();
-        [due, look_at, refused_at, ask_at].into_iter().flatten().min()
+        let rest_at = match self.rest {
+            RestTime::At { ns } => Some(ns),
+            RestTime::Done | RestTime::Acknowledged => None,
+        };
+        [due, look_at, refused_at, ask_at, rest_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Heeds what says that nobody listens at the peer's address: messages of the network, and peers that do not know the

@@ -1,38 +1,56 @@
-//! Buffers of two sizes, used again so that the data path does not allocate.
+//! Memory that the streams of a thread take turns to use, so that one that rests keeps none: buffers for what is sent, of three
+//! sizes, and the spares of the endpoints.
 
-use provost_datagram::MsgBuf;
+use std::cell::RefCell;
 
-use super::form::{HEAD_BYTES, SEGMENT_BYTES_MAX};
+use provost_datagram::{MsgBuf, SpareMemory};
+
+use super::ResumableStream;
+use super::form::{HEAD_BYTES, SEGMENT_BYTES_SENT};
 
 /// Bytes of a small buffer: a segment of one packet of Ethernet size.
 const SMALL_BYTES: usize = 1536;
-const LARGE_BYTES: usize = HEAD_BYTES + SEGMENT_BYTES_MAX;
-/// Buffers that are kept of each size.
-const SMALL_MAX: usize = 64;
-const LARGE_MAX: usize = 16;
+/// Bytes of buffers: for a head alone or an Attach, for one packet, for a segment.
+const SIZES: [usize; 3] = [32, SMALL_BYTES, HEAD_BYTES + SEGMENT_BYTES_SENT];
+/// Buffers that are kept of each size, by a thread.
+const KEPT_MAX: [usize; 3] = [256, 128, 32];
+/// What is kept of the endpoints' spares: bytes of buffers, and lists of packets on their way.
+const SPARE_BYTES_MAX: usize = 4 << 20;
+const SPARE_FLIGHTS_MAX: usize = 256;
 
-#[derive(Debug, Default)]
-pub(super) struct Pool {
-    small: Vec<MsgBuf>,
-    large: Vec<MsgBuf>,
+thread_local! {
+    static BUFFERS: RefCell<[Vec<MsgBuf>; SIZES.len()]> = RefCell::default();
+    static SPARES: RefCell<SpareMemory> = RefCell::default();
 }
 
-impl Pool {
-    /// A buffer for so many bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> MsgBuf {
-        let (free, capacity) = match bytes {
-            0..=SMALL_BYTES => (&mut self.small, SMALL_BYTES),
-            _ => (&mut self.large, LARGE_BYTES.max(bytes)),
-        };
-        free.pop().unwrap_or_else(|| MsgBuf::with_capacity(capacity))
-    }
+/// A buffer for so many bytes.
+pub(super) fn take(bytes: usize) -> MsgBuf {
+    let Some(size) = SIZES.iter().position(|size| bytes <= *size) else {
+        return MsgBuf::with_capacity(bytes);
+    };
+    let spare = BUFFERS.with_borrow_mut(|buffers| buffers[size].pop());
+    spare.unwrap_or_else(|| MsgBuf::with_capacity(SIZES[size]))
+}
 
-    /// Takes a buffer back; those of other sizes, and those beyond what is kept, are freed.
-    pub(super) fn give(&mut self, buffer: MsgBuf) {
-        match buffer.capacity() {
-            SMALL_BYTES if self.small.len() < SMALL_MAX => self.small.push(buffer),
-            LARGE_BYTES if self.large.len() < LARGE_MAX => self.large.push(buffer),
-            _ => {}
-        }
-    }
+/// Takes a buffer back; those of other sizes, and those beyond what is kept, are freed.
+pub(super) fn give(buffer: MsgBuf) {
+    let size = SIZES.iter().position(|size| buffer.capacity() == *size);
+    BUFFERS.with_borrow_mut(|buffers| match size {
+        Some(size) if buffers[size].len() < KEPT_MAX[size] => buffers[size].push(buffer),
+        _ => {}
+    });
+}
+
+/// Has an endpoint use the spares of the thread while something is done.
+pub(super) fn with_spares<T>(
+    stream: &mut ResumableStream,
+    body: impl FnOnce(&mut ResumableStream) -> T,
+) -> T {
+    SPARES.with_borrow_mut(|spares| {
+        stream.endpoint.exchange_spares(spares);
+        let result = body(stream);
+        stream.endpoint.exchange_spares(spares);
+        spares.keep(SPARE_BYTES_MAX, SPARE_FLIGHTS_MAX);
+        result
+    })
 }

@@ -23,7 +23,14 @@ impl ResumableStream {
             }
             return Ok(());
         };
-        self.held.push_back(handle);
+        let carries_segment = payload.len() > HEAD_BYTES;
+        self.held.push_back(HeldRequest {
+            handle,
+            carries_segment,
+        });
+        if carries_segment {
+            self.rest_later(now_ns);
+        }
         let is_last = head.flags & FINISHED != 0;
         let segment = match payload {
             Payload::Owned(buffer) => Segment {
@@ -32,7 +39,7 @@ impl ResumableStream {
                 is_last,
             },
             Payload::Borrowed(bytes) => {
-                let mut buffer = self.pool.take(bytes.len());
+                let mut buffer = pool::take(bytes.len());
                 // The pool's buffers have room for any segment, and this one was asked for by its length.
                 let _ = buffer.fill(bytes);
                 Segment {
@@ -90,6 +97,36 @@ impl ResumableStream {
         self.attachment = Attachment::Attached {
             session: handle.session(),
         };
+        self.answer_empty(now_ns, handle);
+        Ok(())
+    }
+
+    /// Answers held requests: the newest with segments, so that round trips are those of the network, the oldest because
+    /// there are more of them than are needed.
+    pub(super) fn answer(&mut self, now_ns: u64) {
+        while !self.held.is_empty()
+            && let Some(mut segment) = self.next_segment()
+            && let Some(HeldRequest { handle, .. }) = self.held.pop_back()
+        {
+            self.rest_later(now_ns);
+            let more = if self.held.is_empty() { MORE } else { 0 };
+            let (received, flags) = (self.incoming.received, self.take_flags() | more);
+            Head::renew(&mut segment, received, flags);
+            if let Err(refused) = self.endpoint.respond(now_ns, handle, STATUS_OK, segment) {
+                self.send_again(refused.response);
+            }
+        }
+        let has_news = self.told_busy && !self.is_busy();
+        while (self.held.len() > HELD_MAX && !self.is_busy()) || (has_news && self.told_busy) {
+            let Some(HeldRequest { handle, .. }) = self.held.pop_front() else {
+                return;
+            };
+            self.answer_empty(now_ns, handle);
+        }
+    }
+
+    /// Answers a request with no segment.
+    fn answer_empty(&mut self, now_ns: u64, handle: RequestHandle) {
         let mut head = [0; HEAD_BYTES];
         let (received, flags) = (self.incoming.received, self.take_flags());
         (Head {
@@ -100,38 +137,42 @@ impl ResumableStream {
         .write(&mut head);
         // A session that has ended meanwhile is told of by an event of its own.
         let _ = self.endpoint.respond_inline(now_ns, handle, STATUS_OK, &head);
-        Ok(())
     }
 
-    /// Answers held requests: the newest with segments, so that round trips are those of the network, the oldest because
-    /// there are more of them than are needed.
-    pub(super) fn answer(&mut self, now_ns: u64) {
-        while !self.held.is_empty()
-            && let Some(mut segment) = self.next_segment()
-            && let Some(handle) = self.held.pop_back()
-        {
-            let more = if self.held.is_empty() { MORE } else { 0 };
-            let (received, flags) = (self.incoming.received, self.take_flags() | more);
-            Head::renew(&mut segment, received, flags);
-            if let Err(refused) = self.endpoint.respond(now_ns, handle, STATUS_OK, segment) {
-                self.send_again(refused.response);
-            }
+    /// A segment has come or goes.
+    fn rest_later(&mut self, now_ns: u64) {
+        self.rest = RestTime::At { ns: now_ns + REST_NS };
+    }
+
+    /// Gives back memory that segments have left, once no more of them come: the client's, which it keeps for requests that wait here,
+    /// and this end's, of responses that the client has.
+    pub(super) fn rest(&mut self, now_ns: u64) {
+        let is_time = match self.rest {
+            RestTime::Done => false,
+            RestTime::At { ns } => now_ns >= ns,
+            RestTime::Acknowledged => self.is_acknowledged(),
+        };
+        if !is_time {
+            return;
         }
-        let has_news = self.told_busy && !self.is_busy();
-        while (self.held.len() > HELD_MAX && !self.is_busy()) || (has_news && self.told_busy) {
-            let Some(handle) = self.held.pop_front() else {
-                return;
-            };
-            let mut head = [0; HEAD_BYTES];
-            let (received, flags) = (self.incoming.received, self.take_flags());
-            (Head {
-                number: 0,
-                received,
-                flags,
-            })
-            .write(&mut head);
-            // As above: a session that has ended tells so itself.
-            let _ = self.endpoint.respond_inline(now_ns, handle, STATUS_OK, &head);
+        self.rest = if self.is_acknowledged() {
+            RestTime::Done
+        } else {
+            RestTime::Acknowledged
+        };
+        let (carriers, bare) = self
+            .held
+            .drain(..)
+            .partition::<VecDeque<_>, _>(|held| held.carries_segment);
+        self.held = bare;
+        for HeldRequest { handle, .. } in carriers {
+            self.answer_empty(now_ns, handle);
+        }
+        if let Some(session) = self.session() {
+            let acknowledged = self.outgoing.acknowledged;
+            let is_known =
+                |response: &[u8]| Head::read(response).is_some_and(|head| head.number <= acknowledged);
+            self.endpoint.return_responses(session, is_known);
         }
     }
 }
