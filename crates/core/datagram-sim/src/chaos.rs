@@ -1,6 +1,7 @@
 //! Calls over a network where everything goes wrong: each ends once, is executed once at most, carries the right bytes,
 //! and all buffers come back ([`Traffic`] asserts it). A seed determines all of it.
 
+use provost_datagram::packet::SMALL_PACKET_BYTES;
 use provost_datagram::{
     Algorithm, Checking, Cipher, Config, CongestionConfig, DctcpConfig, Recovery, Sealing, Security,
     SwiftConfig, TimelyConfig,
@@ -162,6 +163,7 @@ impl Chaos {
             2..5 => {
                 for other in 0..self.hosts {
                     self.simulation.network.part(host, other, false);
+                    self.simulation.network.narrow(host, other, None);
                 }
             }
             5 => {
@@ -186,6 +188,11 @@ impl Chaos {
             }
             7 => self.simulation.network.faults = faults(&mut self.random, &self.config),
             8 => self.restart(host),
+            9 => {
+                let widest = self.config.packet_bytes_max.saturating_sub(SMALL_PACKET_BYTES) as u64;
+                let bytes = SMALL_PACKET_BYTES + self.random.below(1 + widest) as usize;
+                self.simulation.network.narrow(host, other, Some(bytes));
+            }
             _ => {}
         }
     }
@@ -196,6 +203,7 @@ impl Chaos {
         for one in 0..self.hosts {
             for other in 0..self.hosts {
                 self.simulation.network.part(one, other, false);
+                self.simulation.network.narrow(one, other, None);
             }
         }
         let (hosts, until_ns) = (self.hosts, self.simulation.now_ns() + 200_000 * MS_NS);
@@ -277,6 +285,8 @@ fn wish(random: &mut Random) -> CallWish {
 pub struct ChaosOutcome {
     /// Calls that were answered.
     pub answered: u64,
+    /// Sessions that went over to small packets, of hosts that were not restarted since.
+    pub fallbacks: u64,
     /// Every packet that every host received, and when, in one number.
     pub digest: u64,
 }
@@ -299,8 +309,10 @@ pub fn run(seed: u64) -> ChaosOutcome {
     }
     chaos.settle(seed);
     let answered = (0..chaos.hosts).map(|host| chaos.simulation.application(host).answered);
+    let fallbacks = (0..chaos.hosts).map(|host| chaos.simulation.endpoint(host).statistics().fallbacks);
     ChaosOutcome {
         answered: answered.sum(),
+        fallbacks: fallbacks.sum(),
         digest: chaos.simulation.digest(),
     }
 }

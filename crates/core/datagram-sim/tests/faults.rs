@@ -12,17 +12,25 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn every_call_ends_once_whatever_goes_wrong() {
-    let mut answered = 0;
+    let (mut answered, mut fallbacks) = (0, 0);
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| chaos::run(seed));
         match outcome {
-            Ok(outcome) => answered += outcome.answered,
+            Ok(outcome) => {
+                answered += outcome.answered;
+                fallbacks += outcome.fallbacks;
+            }
             Err(_) => panic!("seed {seed} fails: SEEDS={seed}..{} replays it", seed + 1),
         }
     }
     assert!(
         answered > 20 * seeds().count() as u64,
         "only {answered} calls were answered at all"
+    );
+    println!("{answered} calls answered, {fallbacks} sessions went over to small packets");
+    assert!(
+        fallbacks > 0 || seeds().count() < 16,
+        "no path became too narrow for anybody"
     );
 }
 

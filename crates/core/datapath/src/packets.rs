@@ -17,6 +17,8 @@ pub struct Packets {
     pub duplicates: u64,
     /// Taken from the network and dropped, as their senders did not show what only the peer knows.
     pub unproven: u64,
+    /// How often packets became small, because full-size ones vanished on the way.
+    pub path_fallbacks: u64,
 }
 
 /// Packets of one connection, counted by its transport and read by whoever likes. Transports that leave packets to the
@@ -29,6 +31,7 @@ pub struct PacketCounts {
     probes: AtomicU64,
     duplicates: AtomicU64,
     unproven: AtomicU64,
+    path_fallbacks: AtomicU64,
     round_trip_ns: AtomicU64,
 }
 
@@ -41,6 +44,7 @@ impl PacketCounts {
             (&self.probes, packets.probes),
             (&self.duplicates, packets.duplicates),
             (&self.unproven, packets.unproven),
+            (&self.path_fallbacks, packets.path_fallbacks),
         ];
         for (count, number) in counts.into_iter().filter(|(_, number)| *number > 0) {
             count.fetch_add(number, Ordering::Relaxed);
@@ -57,6 +61,7 @@ impl PacketCounts {
             probes: self.probes.load(Ordering::Relaxed),
             duplicates: self.duplicates.load(Ordering::Relaxed),
             unproven: self.unproven.load(Ordering::Relaxed),
+            path_fallbacks: self.path_fallbacks.load(Ordering::Relaxed),
         }
     }
 
@@ -80,6 +85,7 @@ impl std::ops::AddAssign for Packets {
         self.probes += other.probes;
         self.duplicates += other.duplicates;
         self.unproven += other.unproven;
+        self.path_fallbacks += other.path_fallbacks;
     }
 }
 
@@ -95,6 +101,7 @@ impl std::ops::Sub for Packets {
             probes: self.probes.saturating_sub(earlier.probes),
             duplicates: self.duplicates.saturating_sub(earlier.duplicates),
             unproven: self.unproven.saturating_sub(earlier.unproven),
+            path_fallbacks: self.path_fallbacks.saturating_sub(earlier.path_fallbacks),
         }
     }
 }
@@ -113,6 +120,7 @@ mod tests {
             probes: 4,
             duplicates: 6,
             unproven: 2,
+            path_fallbacks: 7,
         };
         assert_eq!(
             (counts.read(), counts.round_trip_ns()),

@@ -470,6 +470,7 @@ impl ResumableStream {
             probes: statistics.probes_sent,
             duplicates: statistics.packets_duplicate,
             unproven: dropped.token + dropped.cookie + dropped.forged + dropped.unproven,
+            path_fallbacks: statistics.fallbacks,
         }
     }
 

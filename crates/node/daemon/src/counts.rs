@@ -36,6 +36,7 @@ pub(crate) struct PacketsGone {
     pub(crate) probes: Count,
     pub(crate) duplicates: Count,
     pub(crate) unproven: Count,
+    pub(crate) path_fallbacks: Count,
 }
 
 impl PacketsGone {
@@ -46,6 +47,7 @@ impl PacketsGone {
         self.probes.add(packets.probes);
         self.duplicates.add(packets.duplicates);
         self.unproven.add(packets.unproven);
+        self.path_fallbacks.add(packets.path_fallbacks);
     }
 
     pub(crate) fn read(&self) -> Packets {
@@ -56,6 +58,7 @@ impl PacketsGone {
             probes: self.probes.get(),
             duplicates: self.duplicates.get(),
             unproven: self.unproven.get(),
+            path_fallbacks: self.path_fallbacks.get(),
         }
     }
 }

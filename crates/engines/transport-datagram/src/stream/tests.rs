@@ -151,6 +151,8 @@ struct MarkingRelay {
     client: Option<SocketAddr>,
     /// Whether what begins sessions is changed to what versions without marks say.
     hides_marks: bool,
+    /// Packets to the server of more bytes vanish.
+    to_server_bytes_max: usize,
 }
 
 impl MarkingRelay {
@@ -162,6 +164,7 @@ impl MarkingRelay {
             back,
             client: None,
             hides_marks,
+            to_server_bytes_max: usize::MAX,
         }
     }
 
@@ -193,7 +196,9 @@ impl MarkingRelay {
         while let Ok((length, client)) = self.front.recv_from(&mut bytes) {
             self.client = Some(client);
             self.hide(&mut bytes[..length]);
-            self.back.send(&bytes[..length]).unwrap();
+            if length <= self.to_server_bytes_max {
+                self.back.send(&bytes[..length]).unwrap();
+            }
         }
         while let Ok(length) = self.back.recv(&mut bytes) {
             self.hide(&mut bytes[..length]);
@@ -262,6 +267,19 @@ fn packets_can_be_marked_where_the_peer_reads_marks_and_the_client_hears_of_both
 #[test]
 fn packets_to_a_peer_of_a_version_without_marks_cannot_be_marked() {
     assert_eq!(classes_and_marks(true, None), ([0; 2], 0));
+}
+
+#[test]
+fn a_path_that_no_longer_carries_full_size_packets_is_counted() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), false);
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
+    ends.carry_while(2, 3_000, || relay.pass());
+    let fallbacks = |ends: &StreamEnds| ends.streams[0].packets().path_fallbacks;
+    assert_eq!(fallbacks(&ends), 0, "the path carries them");
+    relay.to_server_bytes_max = 1_300;
+    ends.carry_while(4, 3_000, || relay.pass());
+    assert_eq!(fallbacks(&ends), 1, "once for the session");
 }
 
 /// Has the network say three times that nobody listens at the peer's address, which anybody can make it say, and lets the ends

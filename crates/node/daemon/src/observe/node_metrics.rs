@@ -73,6 +73,8 @@ metrics! {
         "Packets that the datagram transport took though they were here before: the network doubled them, or the peer sent them again or probed by them.";
     PACKETS_UNPROVEN = "provost_datagram_packets_unproven_total", Counter, "{packet}",
         "Packets that the datagram transport dropped because their senders did not show what only the peer knows: a session's token, a cookie, the tag of a sealed packet. Many of them are an attack.";
+    PATH_FALLBACKS = "provost_datagram_path_fallbacks_total", Counter, "{fallback}",
+        "How often a connection of the datagram transport went over to packets of 1,200 bytes, because larger ones vanish on the way to its peer: its path carries less than datagram.packet_bytes says.";
     ROUND_TRIP = "provost_datagram_round_trip_seconds", Gauge, "s",
         "The longest of the smoothed round trips of open connections over the datagram transport, as their clients measure them.";
     CERTIFICATE_ENDS = "provost_tls_certificate_expiry_seconds", Gauge, "s",
@@ -238,6 +240,7 @@ fn packets(plane: &ControlPlane, out: &mut Collected) {
     out.number(&PROBES, &[], packets.probes as f64);
     out.number(&PACKETS_DUPLICATE, &[], packets.duplicates as f64);
     out.number(&PACKETS_UNPROVEN, &[], packets.unproven as f64);
+    out.number(&PATH_FALLBACKS, &[], packets.path_fallbacks as f64);
     let connections = plane.connections.all();
     let trip = |connection: &OpenConnection| connection.signals.packets().round_trip_ns();
     if let Some(longest_ns) = connections.values().filter_map(trip).max() {

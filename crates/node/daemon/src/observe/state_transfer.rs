@@ -18,7 +18,7 @@ pub(crate) const PART: &str = "counters";
 
 // Saved form, version 1:
 //   counts of the control plane, then packets sent, received, sent again, of nobody known, and, where the process counts them,
-//   probes and duplicates: count u32, each u64
+//   probes, duplicates and fallbacks to small packets: count u32, each u64
 //   verdicts: count u32, for each policy in the order of the table: its numbers
 pub(crate) fn save(plane: &ControlPlane) -> Vec<u8> {
     let mut out = FieldWriter::new();
@@ -33,6 +33,7 @@ pub(crate) fn save(plane: &ControlPlane) -> Vec<u8> {
         packets.unproven,
         packets.probes,
         packets.duplicates,
+        packets.path_fallbacks,
     ];
     out.count(counts.len() + packets.len());
     counts.into_iter().for_each(|count| out.u64(count.get()));
@@ -64,6 +65,7 @@ pub(crate) fn restore(plane: &ControlPlane, saved: &[u8]) -> Result<(), RestoreE
         &gone.unproven,
         &gone.probes,
         &gone.duplicates,
+        &gone.path_fallbacks,
     ];
     let mut counts = handed_over(&plane.counts).into_iter().chain(packets);
     for _ in 0..fields.count(COUNTS_MAX)? {
