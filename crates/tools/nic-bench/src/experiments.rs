@@ -4,6 +4,7 @@ use provost_nic::FetchMode;
 use provost_nic_model::{ModelUnavailable, NicShape, SimulatedNic};
 
 use crate::figures::{FigureBasis, NicFigures};
+use crate::handlers::{HandlerModel, HandlerThreads, HandlerTime, StoreKeys, measure_store};
 use crate::interface::{COHERENT_MRPS, DOORBELL_MRPS, HostInterface};
 use crate::pair::{
     NIC_CALLS, NeighbourTenant, NicPair, PairConfig, PairFigures, PolicyUse, SMALL_BYTES, added_cycles,
@@ -43,7 +44,7 @@ type ExperimentGroup = (
     fn(&mut NicFigures, BenchScope) -> Result<(), String>,
 );
 
-const GROUPS: [ExperimentGroup; 9] = [
+const GROUPS: [ExperimentGroup; 11] = [
     ("interfaces", interfaces),
     ("load", load),
     ("flows", flows),
@@ -51,6 +52,8 @@ const GROUPS: [ExperimentGroup; 9] = [
     ("cache", cache),
     ("policies", policies),
     ("isolation", isolation),
+    ("threads", threads),
+    ("store", store),
     ("rtl", rtl),
     ("simulation", simulation),
 ];
@@ -364,6 +367,74 @@ fn isolation(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> 
             let basis = FigureBasis::SimulatedPredicted;
             figures.add((&interface.name, &rate), found.mrps(), "M/s", basis, &note);
             add_latency(figures, &interface.name, &format!("beside {what}"), &found);
+        }
+    }
+    Ok(())
+}
+
+/// The two ways to run handlers.
+const THREADS: [(&str, HandlerThreads); 2] = [
+    ("polling thread", HandlerThreads::Polling),
+    ("4 workers", HandlerThreads::Workers(4)),
+];
+/// A handler that takes as long as an RPC's way, but one call in ten waits for a tier behind it: a service as the check-in of a flight
+/// registration.
+const CHECK_IN: HandlerTime = HandlerTime::Mixed {
+    short_ns: 500.0,
+    long_ns: 10_000.0,
+};
+/// Calls of it a microsecond at most, in one thread: part of that in which latency is taken.
+const CHECK_IN_LOAD: f64 = 0.5;
+
+/// Handlers in the thread that polls, and in workers: the highest rate, and latency at half of what the polling thread carries.
+fn threads(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
+    let interface = HostInterface::coherent(1);
+    let mut polling_mrps = None;
+    for (name, threads) in THREADS {
+        let handlers = HandlerModel {
+            threads,
+            time: CHECK_IN,
+        };
+        let with = |config: PairConfig| PairConfig { handlers, ..config };
+        let rate = measure_alone(with(saturated(interface.clone())), scope)?;
+        let setup = format!("check-in, {name}");
+        let basis = FigureBasis::SimulatedPredicted;
+        figures.add((&setup, "rate of a server"), rate.mrps(), "M/s", basis, "");
+        let carried_mrps: f64 = *polling_mrps.get_or_insert(rate.mrps());
+        let load = CallLoad::Open {
+            mean_ns: 1e3 / (carried_mrps * CHECK_IN_LOAD),
+        };
+        let latency = measure_alone(with(PairConfig::new(interface.clone(), load)), scope)?;
+        add_latency(figures, &setup, "half that load", &latency);
+    }
+    Ok(())
+}
+
+/// Operations of the store that are measured.
+const STORE_OPERATIONS: usize = 200_000;
+
+/// A key-value service as memcached's: what its handler takes is measured here, and the rest is simulated.
+fn store(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
+    for keys in StoreKeys::ALL {
+        let ns = measure_store(keys, STORE_OPERATIONS);
+        let setup = format!("store, {}", keys.name());
+        figures.add((&setup, "handler"), ns, "ns", FigureBasis::Measured, "95 % reads");
+        for (name, threads) in THREADS {
+            let handlers = HandlerModel {
+                threads,
+                time: HandlerTime::Same { ns },
+            };
+            let with = |config: PairConfig| PairConfig {
+                handlers,
+                payload_bytes: keys.payload_bytes(),
+                ..config
+            };
+            let basis = FigureBasis::SimulatedPredicted;
+            let rate = measure(with(saturated(HostInterface::coherent(4))), scope)?;
+            let what = format!("rate, {name}");
+            figures.add((&setup, &what), rate.mrps(), "M/s", basis, "coherent b4");
+            let latency = measure_alone(with(alone(HostInterface::coherent(1))), scope)?;
+            add_latency(figures, &setup, name, &latency);
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 mod core;
 mod experiments;
 mod figures;
+mod handlers;
 mod interface;
 mod pair;
 mod parts;
@@ -26,7 +27,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --only 'provost shm' --json datagram.json
   cargo xtask bench nic --datagram datagram.json    beside the datagram transport, measured before
 
-Groups: interfaces, load, flows, sizes, cache, policies, isolation, rtl, simulation, published.
+Groups: interfaces, load, flows, sizes, cache, policies, isolation, threads, store, rtl, simulation, published.
 Needs Verilator 5.006 or later (Debian: apt-get install verilator); without it, only published figures are shown.";
 
 /// The NIC's RTL between two simulated hosts (Dagger, ASPLOS '21): interfaces, load, flows, sizes, the connection cache, policies

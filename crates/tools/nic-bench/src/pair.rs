@@ -11,6 +11,7 @@ use provost_nic::{
 use provost_nic_model::{BusWrite, ModelUnavailable, NicShape, SimulatedNic, WirePacket};
 
 use crate::core::HostCore;
+use crate::handlers::HandlerModel;
 use crate::interface::{CYCLE_NS, HostInterface};
 use crate::parts::{CallLoad, ClientCore, SESSION_CALLS, ServerCore};
 
@@ -61,6 +62,8 @@ pub(crate) struct PairConfig {
     pub(crate) payload_bytes: usize,
     pub(crate) policies: PolicyUse,
     pub(crate) wire_cycles: u64,
+    /// What servers do with calls.
+    pub(crate) handlers: HandlerModel,
     /// Whose all flows but the first are.
     pub(crate) neighbour: Option<NeighbourTenant>,
 }
@@ -76,6 +79,7 @@ impl PairConfig {
             payload_bytes: SMALL_BYTES,
             policies: PolicyUse::Off,
             wire_cycles: WIRE_CYCLES,
+            handlers: HandlerModel::ECHO,
             neighbour: None,
         }
     }
@@ -196,7 +200,10 @@ impl NicPair {
         };
         let mut pair = NicPair {
             clients: client_cores.into_iter().enumerate().map(client).collect(),
-            servers: server_cores.into_iter().map(ServerCore::new).collect(),
+            servers: server_cores
+                .into_iter()
+                .map(|core| ServerCore::new(core, config.handlers))
+                .collect(),
             wire: VecDeque::new(),
             cycle: 0,
             config,

@@ -8,6 +8,7 @@ use provost_nic_model::SimulatedNic;
 use provost_random::{SeededRandom, fraction};
 
 use crate::core::HostCore;
+use crate::handlers::{HandlerModel, HandlerPool};
 use crate::interface::CYCLE_NS;
 
 /// Calls of one session at a time.
@@ -191,18 +192,28 @@ fn payload(tag: u64, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
+/// A request that was taken, and when its response can be sent.
+struct RunningCall {
+    done_ns: f64,
+    connection: u16,
+    tag: u64,
+    payload: Vec<u8>,
+}
+
 /// A core that answers calls.
 pub(crate) struct ServerCore {
     core: HostCore,
-    /// Requests that were taken and are not answered, a batch at most.
-    taken: Vec<(u16, u64, Vec<u8>)>,
+    handlers: HandlerPool,
+    /// Without workers, a batch at most.
+    running: Vec<RunningCall>,
 }
 
 impl ServerCore {
-    pub(crate) fn new(core: HostCore) -> ServerCore {
+    pub(crate) fn new(core: HostCore, handlers: HandlerModel) -> ServerCore {
         ServerCore {
             core,
-            taken: Vec::new(),
+            handlers: HandlerPool::new(handlers),
+            running: Vec::new(),
         }
     }
 
@@ -214,19 +225,25 @@ impl ServerCore {
     /// Does what there is to do until this time.
     pub(crate) fn act(&mut self, nic: &mut SimulatedNic, now_ns: f64) {
         while self.core.free_ns <= now_ns {
-            if self.take_one(nic) {
-                continue;
-            }
-            if self.taken.is_empty() {
+            if !self.take_one(nic) && !self.answer(nic) {
                 self.core.free_ns = now_ns + CYCLE_NS;
-            } else {
-                self.answer(nic);
             }
         }
     }
 
+    fn done(&self) -> usize {
+        let now_ns = self.core.free_ns;
+        self.running.iter().filter(|call| call.done_ns <= now_ns).count()
+    }
+
+    /// Takes a request, unless a batch of responses is to go first.
     fn take_one(&mut self, nic: &mut SimulatedNic) -> bool {
-        if self.taken.len() == self.core.batch() {
+        let before = if self.handlers.has_workers() {
+            self.done()
+        } else {
+            self.running.len()
+        };
+        if before >= self.core.batch() {
             return false;
         }
         let Some(received) = self.core.receive(nic) else {
@@ -234,16 +251,36 @@ impl ServerCore {
         };
         if received.head.kind == EntryKind::Request {
             let head = received.head;
-            self.taken.push((head.connection, head.tag, received.payload));
+            let handled = self.handlers.handle(head.tag, self.core.free_ns);
+            self.core.free_ns = handled.polling_free_ns;
+            self.running.push(RunningCall {
+                done_ns: handled.done_ns,
+                connection: head.connection,
+                tag: head.tag,
+                payload: received.payload,
+            });
         }
         true
     }
 
-    fn answer(&mut self, nic: &mut SimulatedNic) {
-        for (connection, tag, payload) in std::mem::take(&mut self.taken) {
-            self.core
-                .send(nic, (EntryKind::Response, connection, tag), &payload);
+    /// Answers what is done, a batch at most; says whether there was anything.
+    fn answer(&mut self, nic: &mut SimulatedNic) -> bool {
+        let (now_ns, batch) = (self.core.free_ns, self.core.batch());
+        let mut answered = 0;
+        let mut left = Vec::with_capacity(self.running.len());
+        for call in std::mem::take(&mut self.running) {
+            if answered < batch && call.done_ns <= now_ns {
+                let entry = (EntryKind::Response, call.connection, call.tag);
+                self.core.send(nic, entry, &call.payload);
+                answered += 1;
+            } else {
+                left.push(call);
+            }
         }
-        self.core.hand_over(nic);
+        self.running = left;
+        if answered > 0 {
+            self.core.hand_over(nic);
+        }
+        answered > 0
     }
 }
