@@ -95,6 +95,10 @@ impl Finding {
         Finding::new(subject, Health::Warning, found, remedy)
     }
 
+    fn unknown(subject: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding::new(subject, Health::Unknown, found, remedy)
+    }
+
     fn new(
         subject: &'static str,
         health: Health,
@@ -216,7 +220,7 @@ async fn attachment(asked: &DoctorOptions) -> Finding {
             Finding::good("apps", format!("an app of this user attaches at {place}"))
         }
         Ok(Err(status)) => judge_refusal(&status, asked),
-        Err(error) => Finding::new("apps", Health::Unknown, error.to_string(), ""),
+        Err(error) => Finding::unknown("apps", error.to_string(), "look at the log of provostd"),
     }
 }
 
@@ -259,13 +263,17 @@ async fn node(asked: &DoctorOptions) -> Vec<Finding> {
         Err(failure) => {
             let remedy =
                 "run it as root, or as a user whom [admin] lets look, to have the node itself looked at";
-            return vec![Finding::new("node", Health::Unknown, failure.message, remedy)];
+            return vec![Finding::unknown("node", failure.message, remedy)];
         }
     };
     let mut findings = judge_status(&status);
     match config {
         Ok(config) => findings.extend(peers(&config.toml).await),
-        Err(failure) => findings.push(Finding::new("peers", Health::Unknown, failure.message, "")),
+        Err(failure) => findings.push(Finding::unknown(
+            "peers",
+            failure.message,
+            "run it as root, or as a user whom [admin] lets look at the configuration",
+        )),
     }
     findings
 }
@@ -283,7 +291,11 @@ fn judge_status(status: &Status) -> Vec<Finding> {
             "start it again, or find out who stopped it (journalctl --unit provostd)",
         ),
         State::BeingReplaced => Finding::warning("node", "is being replaced", "look again in a moment"),
-        State::Unspecified => Finding::new("node", Health::Unknown, "says nothing of its state", ""),
+        State::Unspecified => Finding::unknown(
+            "node",
+            "says nothing of its state",
+            "provostd and this command are of different versions: install both of one",
+        ),
     }];
     let own = env!("CARGO_PKG_VERSION");
     findings.push(if status.version == own {
@@ -305,8 +317,20 @@ fn judge_status(status: &Status) -> Vec<Finding> {
         ));
     }
     let warnings = status.warnings.iter();
-    findings.extend(warnings.map(|warning| Finding::warning("warning", warning.clone(), "")));
+    findings.extend(warnings.map(|warning| Finding::warning("warning", warning.clone(), remedy_of(warning))));
     findings
+}
+
+/// What to do about a warning of the node's, by what it is about.
+fn remedy_of(warning: &str) -> &'static str {
+    match warning.split(':').next() {
+        Some("open") => {
+            "write [[app]] tables (docs/authority.md), unless all who may attach trust each other"
+        }
+        Some("policies") => "`provost policy list` shows what each is for",
+        Some("certificates") => "`provost certs` shows those in use, and where each comes from",
+        _ => "the log has more of it (journalctl --unit provostd)",
+    }
 }
 
 /// Asks each peer of the configuration's routes for a connection.
@@ -319,7 +343,11 @@ async fn peers(toml: &str) -> Vec<Finding> {
     if endpoints.len() > PEERS_MAX {
         let left = endpoints.len() - PEERS_MAX;
         let found = format!("{left} more were not asked");
-        findings.push(Finding::new("peers", Health::Unknown, found, ""));
+        findings.push(Finding::unknown(
+            "peers",
+            found,
+            "`provost routes` shows how each of them is",
+        ));
     }
     findings
 }
@@ -343,7 +371,13 @@ fn endpoints_of(toml: &str) -> Vec<(String, String)> {
 }
 
 async fn peer(endpoint: String, transport: &str) -> Finding {
-    let is_datagram = transport == "datagram";
+    if let Some(name) = endpoint.strip_prefix("unix:") {
+        return unix_server(&endpoint, name.strip_prefix("//").unwrap_or(name)).await;
+    }
+    if let Some(name) = endpoint.strip_prefix("unix-abstract:") {
+        return unix_server(&endpoint, &format!("\0{name}")).await;
+    }
+    let is_datagram = matches!(transport, "datagram" | "nic");
     let asked = endpoint.clone();
     let looked =
         tokio::task::spawn_blocking(move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>));
@@ -386,9 +420,49 @@ async fn peer(endpoint: String, transport: &str) -> Finding {
     }
 }
 
+/// Asks a gRPC server at a Unix socket for a connection; the name of an abstract one begins with a zero.
+async fn unix_server(endpoint: &str, name: &str) -> Finding {
+    let connected = tokio::time::timeout(PEER_WAIT, tokio::net::UnixStream::connect(name)).await;
+    match connected {
+        Ok(Ok(_)) => Finding::good("peer", format!("{endpoint} takes connections")),
+        Ok(Err(error)) => Finding::wrong(
+            "peer",
+            format!("{endpoint}: {error}"),
+            "does the server run, and may this user open its socket?",
+        ),
+        Err(_) => Finding::wrong(
+            "peer",
+            format!("{endpoint}: no answer within 2 s"),
+            "does the server still take connections?",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn servers_at_unix_sockets_are_asked_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("server.sock");
+        let _server = tokio::net::UnixListener::bind(&path).unwrap();
+        for endpoint in [
+            format!("unix:{}", path.display()),
+            format!("unix://{}", path.display()),
+        ] {
+            assert_eq!(peer(endpoint, "grpc").await.health, Health::Good);
+        }
+        let name = format!("provost-doctor-{}", std::process::id());
+        let _server = tokio::net::UnixListener::bind(format!("\0{name}")).unwrap();
+        assert_eq!(
+            peer(format!("unix-abstract:{name}"), "grpc").await.health,
+            Health::Good
+        );
+        let gone = peer("unix:/no/such/server.sock".to_owned(), "grpc").await;
+        assert_eq!(gone.health, Health::Wrong);
+        assert!(gone.remedy.contains("does the server run"), "{gone:?}");
+    }
 
     #[test]
     fn kernels_are_judged_by_their_version() {
@@ -429,8 +503,7 @@ mod tests {
         assert_eq!(count(&findings, Health::Wrong), 2, "{findings:?}");
         assert_eq!(count(&findings, Health::Warning), 2, "{findings:?}");
         let unexplained = findings.iter().filter(|finding| finding.remedy.is_empty());
-        // The node's own warnings say what to do themselves.
-        assert_eq!(unexplained.count(), 1, "{findings:?}");
+        assert_eq!(unexplained.count(), 0, "{findings:?}");
     }
 
     #[test]

@@ -12,10 +12,15 @@ fn examined(node: &Node, more: &[&str]) -> (Option<i32>, Value) {
     arguments.extend(more);
     let outcome = Operator::of(node).run(&arguments);
     let findings = serde_json::from_str(&outcome.stdout);
-    (
-        outcome.code,
-        findings.unwrap_or_else(|error| panic!("{error}: {outcome:?}")),
-    )
+    let findings: Value = findings.unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
+    // Whatever is not well is told together with what to do.
+    for finding in findings.as_array().unwrap() {
+        let has_remedy = finding["remedy"]
+            .as_str()
+            .is_some_and(|remedy| !remedy.is_empty());
+        assert_eq!(has_remedy, finding["health"] != "good", "{finding:#}");
+    }
+    (outcome.code, findings)
 }
 
 /// The findings of one subject.
