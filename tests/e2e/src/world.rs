@@ -147,6 +147,20 @@ impl Node {
     ///
     /// When it fails.
     pub fn operate(&self, arguments: &[&str]) -> String {
+        let done = self.try_operate(arguments);
+        done.unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
+    }
+
+    /// Runs `provost` on it, and returns what that prints; the error is what it says when it fails.
+    ///
+    /// # Errors
+    ///
+    /// When it fails.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such program.
+    pub fn try_operate(&self, arguments: &[&str]) -> Result<String, String> {
         let program = built::program("provost", "provost-cli", &self.plan.role.to_string_lossy());
         let output = Command::new(program)
             .args(arguments)
@@ -154,8 +168,12 @@ impl Node {
             .stdin(Stdio::null())
             .output()
             .expect("the program provost");
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr) + &text(&output.stdout))
+        }
     }
 
     /// Writes another configuration: what the process that replaces this one is to read.

@@ -239,6 +239,14 @@ struct InteropSetting {
     world: World,
 }
 
+/// Whether nodes have the schemas of what is called through them.
+#[derive(Clone, Copy)]
+enum NodeSchemas {
+    Given,
+    /// All services are opaque to them.
+    None,
+}
+
 /// Routes to what the cases call.
 fn routes(transport: &str, endpoint: SocketAddr, more: &str) -> String {
     // Go's server has no service of the second name: that is what a case is about.
@@ -256,20 +264,29 @@ fn routes(transport: &str, endpoint: SocketAddr, more: &str) -> String {
 }
 
 impl InteropSetting {
-    fn new(programs: &InteropPrograms, secure: fn(&Path) -> LinkSecurity) -> InteropSetting {
+    fn new(
+        programs: &InteropPrograms,
+        secure: fn(&Path) -> LinkSecurity,
+        schemas: NodeSchemas,
+    ) -> InteropSetting {
         let mut world = World::new(ROLE);
         let security = secure(world.directory());
         let (server, server_port) = start_server(programs, &security, world.directory());
         let address = SocketAddr::from(([127, 0, 0, 1], server_port));
-        let schema = world.directory().join("interop.pb");
-        let written = programs.command("descriptors").arg(&schema).status().unwrap();
-        assert!(written.success());
+        let given = match schemas {
+            NodeSchemas::None => String::new(),
+            NodeSchemas::Given => {
+                let schema = world.directory().join("interop.pb");
+                let written = programs.command("descriptors").arg(&schema).status().unwrap();
+                assert!(written.success());
+                format!("[schemas]\nprefetch = [\"{}\"]\n", schema.display())
+            }
+        };
         let options = |routes: String| NodeOptions {
             tables: format!(
-                "{}{}{routes}[schemas]\nprefetch = [\"{}\"]\n",
+                "{}{}{routes}{given}",
                 tcp_listener("web", "web"),
                 security.of_listener(),
-                schema.display()
             ),
             ..NodeOptions::default()
         };
@@ -326,12 +343,17 @@ fn port_of(node: &Node) -> u16 {
 
 #[test]
 fn gos_client_and_server_pass_grpcs_tests_through_a_node_and_through_two() {
-    pass_through_nodes(|_| LinkSecurity::Cleartext);
+    pass_through_nodes(|_| LinkSecurity::Cleartext, NodeSchemas::Given);
 }
 
 #[test]
 fn gos_client_and_server_pass_grpcs_tests_through_nodes_within_tls() {
-    pass_through_nodes(LinkSecurity::within_tls);
+    pass_through_nodes(LinkSecurity::within_tls, NodeSchemas::Given);
+}
+
+#[test]
+fn gos_client_and_server_pass_grpcs_tests_through_nodes_that_have_no_schema() {
+    pass_through_nodes(|_| LinkSecurity::Cleartext, NodeSchemas::None);
 }
 
 #[test]
@@ -351,7 +373,7 @@ fn pass_hot_restarts(secure: fn(&Path) -> LinkSecurity) {
         return;
     };
     watched(move || {
-        let mut setting = InteropSetting::new(programs, secure);
+        let mut setting = InteropSetting::new(programs, secure, NodeSchemas::Given);
         let proxy = CountingProxy::to(&place(&setting.node, "web"));
         let place = proxy.place();
         let (_, port) = place.rsplit_once(':').unwrap();
@@ -374,12 +396,12 @@ fn pass_hot_restarts(secure: fn(&Path) -> LinkSecurity) {
     });
 }
 
-fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity) {
+fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity, schemas: NodeSchemas) {
     let Some(programs) = &*PROGRAMS else {
         return;
     };
     watched(move || {
-        let setting = InteropSetting::new(programs, secure);
+        let setting = InteropSetting::new(programs, secure, schemas);
         let failures = setting.run_all(programs);
         if failures.names.is_empty() {
             // They went that way.

@@ -11,6 +11,7 @@ mod hash;
 mod layout;
 mod load;
 mod model;
+mod opaque;
 mod prune;
 mod store;
 
@@ -18,3 +19,4 @@ pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};
 pub use model::*;
+pub use opaque::{OpaqueMethod, lacks_field, opaque_descriptor_set};

@@ -183,7 +183,7 @@ pub enum PathError {
     #[error("the schema has no message {}", .0.0)]
     Unknown(MessageId),
     /// A step of the path is not a field.
-    #[error("{message} has no field {field:?}")]
+    #[error("{}", provost_schema::lacks_field(.message, &format!("{:?}", .field)))]
     NoField {
         /// Full name of the message.
         message: String,

@@ -23,8 +23,28 @@ pub struct ServiceBinding {
     pub tables: Arc<Tables>,
     /// Its methods by their names.
     pub methods: Arc<HashMap<String, MethodBinding>>,
+    /// Whether it may have others.
+    pub methods_known: KnownMethods,
     /// Largest message that the connection takes, in bytes.
     pub message_bytes_max: u32,
+}
+
+/// Which methods of a service are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownMethods {
+    /// All that it has, as its schema says.
+    All,
+    /// Those that were called, as there is no schema: the control plane is asked for another.
+    ThoseCalled,
+}
+
+/// A method of a service that the control plane is to find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedService {
+    /// The full name of the service, as the client has it.
+    pub service: String,
+    /// The name of the method that is called first.
+    pub method: String,
 }
 
 /// One method of a service.
@@ -84,6 +104,16 @@ impl NumberedBinding {
         }
     }
 
+    /// Whether calls of a method go there, or are refused there.
+    fn decides_on(&self, method: &str) -> bool {
+        let ServiceBinding {
+            methods,
+            methods_known,
+            ..
+        } = &self.service;
+        *methods_known == KnownMethods::All || methods.contains_key(method)
+    }
+
     /// The highest number that was given.
     pub(crate) fn last_number(&self) -> u64 {
         self.last_call.load(Ordering::Relaxed)
@@ -109,7 +139,11 @@ pub(crate) struct BindingUse<'a> {
 #[derive(Debug)]
 pub(crate) enum ServiceState {
     /// The control plane was asked; these calls wait.
-    Wanted { waiting: Vec<u32> },
+    Wanted {
+        waiting: Vec<u32>,
+        /// Where calls of other methods go meanwhile.
+        bound: Option<Arc<NumberedBinding>>,
+    },
     /// Calls go to it.
     Bound(Arc<NumberedBinding>),
     /// Calls are refused for a while.
@@ -134,10 +168,22 @@ pub(crate) struct ServiceTable(HashMap<String, ServiceState>);
 
 impl ServiceTable {
     /// What becomes of a call, whose stream is noted if it waits.
-    pub(crate) fn look_up(&mut self, service: &str, stream: u32, now: Nanos) -> ServiceLookup {
+    pub(crate) fn look_up(
+        &mut self,
+        (service, method): (&str, &str),
+        stream: u32,
+        now: Nanos,
+    ) -> ServiceLookup {
+        let mut bound = None;
         match self.0.get_mut(service) {
-            Some(ServiceState::Bound(binding)) => return ServiceLookup::Bound(Arc::clone(binding)),
-            Some(ServiceState::Wanted { waiting }) => {
+            Some(
+                ServiceState::Bound(binding)
+                | ServiceState::Wanted {
+                    bound: Some(binding), ..
+                },
+            ) if binding.decides_on(method) => return ServiceLookup::Bound(Arc::clone(binding)),
+            Some(ServiceState::Bound(binding)) => bound = Some(Arc::clone(binding)),
+            Some(ServiceState::Wanted { waiting, .. }) => {
                 waiting.push(stream);
                 return ServiceLookup::Waits { asks: false };
             }
@@ -150,7 +196,7 @@ impl ServiceTable {
             self.0
                 .retain(|_, state| !matches!(state, ServiceState::Refused { .. }));
         }
-        if self.0.len() >= SERVICES_MAX {
+        if self.0.len() >= SERVICES_MAX && !self.0.contains_key(service) {
             return ServiceLookup::Refused(ServiceRefusal {
                 code: Code::ResourceExhausted,
                 message: format!(
@@ -161,19 +207,22 @@ impl ServiceTable {
         }
         let waiting = vec![stream];
         self.0
-            .insert(service.to_owned(), ServiceState::Wanted { waiting });
+            .insert(service.to_owned(), ServiceState::Wanted { waiting, bound });
         ServiceLookup::Waits { asks: true }
     }
 
     /// Where calls go now that begin.
     pub(crate) fn bindings(&self) -> Vec<BindingUse<'_>> {
         let bound = self.0.iter().filter_map(|(service, state)| match state {
-            ServiceState::Bound(binding) => Some(BindingUse {
+            ServiceState::Bound(binding)
+            | ServiceState::Wanted {
+                bound: Some(binding), ..
+            } => Some(BindingUse {
                 service,
                 binding,
                 is_current: true,
             }),
-            ServiceState::Wanted { .. } | ServiceState::Refused { .. } => None,
+            ServiceState::Wanted { bound: None, .. } | ServiceState::Refused { .. } => None,
         });
         bound.collect()
     }
@@ -185,7 +234,7 @@ impl ServiceTable {
 
     /// A call that waits has ended.
     pub(crate) fn forget_waiting(&mut self, service: &str, stream: u32) {
-        if let Some(ServiceState::Wanted { waiting }) = self.0.get_mut(service) {
+        if let Some(ServiceState::Wanted { waiting, .. }) = self.0.get_mut(service) {
             waiting.retain(|waiting| *waiting != stream);
         }
     }
@@ -197,34 +246,36 @@ impl ServiceTable {
         answer: &Result<ServiceBinding, ServiceRefusal>,
         now: Nanos,
     ) -> Vec<u32> {
-        let Some(state) = self.0.get_mut(service) else {
+        let Some(ServiceState::Wanted { waiting, bound }) = self.0.get_mut(service) else {
+            // Nobody had asked: what was known stays.
             return Vec::new();
         };
-        let next = match answer {
-            Ok(binding) => ServiceState::Bound(Arc::new(NumberedBinding {
+        let (waiting, bound) = (std::mem::take(waiting), bound.take());
+        let next = match (answer, bound) {
+            (Ok(binding), _) => ServiceState::Bound(Arc::new(NumberedBinding {
                 service: binding.clone(),
                 last_call: AtomicU64::new(0),
             })),
-            Err(refusal) => ServiceState::Refused {
+            // The methods that were called before can be called still.
+            (Err(_), Some(before)) => ServiceState::Bound(before),
+            (Err(refusal), None) => ServiceState::Refused {
                 refusal: refusal.clone(),
                 until: now + REFUSED_NS,
             },
         };
-        match std::mem::replace(state, next) {
-            ServiceState::Wanted { waiting } => waiting,
-            // Nobody had asked: what was known stays.
-            other => {
-                *state = other;
-                Vec::new()
-            }
-        }
+        self.0.insert(service.to_owned(), next);
+        waiting
     }
 
     /// Calls go to this connection no more.
     pub(crate) fn forget_connection(&mut self, connection: u32) {
         self.0.retain(|_, state| match state {
             ServiceState::Bound(binding) => binding.service.connection != connection,
-            ServiceState::Wanted { .. } | ServiceState::Refused { .. } => true,
+            ServiceState::Wanted { bound, .. } => {
+                bound.take_if(|binding| binding.service.connection == connection);
+                true
+            }
+            ServiceState::Refused { .. } => true,
         });
     }
 }

@@ -25,7 +25,7 @@ mod replies;
 mod requests;
 mod saved;
 
-pub use binding::{MethodBinding, ServiceBinding, ServiceRefusal};
+pub use binding::{KnownMethods, MethodBinding, ServiceBinding, ServiceRefusal, WantedService};
 pub use carrier::{ByteCarrier, PLAIN_CARRIER};
 pub use heap::PrivateHeap;
 pub use node_services::{NodeAnswer, NodeAnswerEnd, NodeEvent, NodeMethod, NodeMethods, NodeQuestion};

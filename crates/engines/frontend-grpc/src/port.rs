@@ -9,7 +9,7 @@ use provost_datapath::{Body, BufferPool, Interest, Nanos, PrivateBytes, ReceiveH
 use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
 use provost_http2::StreamMap;
 
-use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
+use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable, WantedService};
 use crate::calls::{IncomingCost, PortCall, ReplyBytes};
 use crate::carrier::ByteCarrier;
 use crate::heap::PrivateHeap;
@@ -78,7 +78,7 @@ pub struct GrpcPort {
     pub(crate) compression: MessageEncoding,
     pub(crate) services: ServiceTable,
     /// Services that the control plane is to be asked for.
-    pub(crate) wanted: VecDeque<String>,
+    pub(crate) wanted: VecDeque<WantedService>,
     pub(crate) node_methods: NodeMethods,
     /// What the control plane is to be told of calls that it answers: one message of each at most, and its end.
     pub(crate) node_events: VecDeque<NodeEvent>,
@@ -194,7 +194,7 @@ impl GrpcPort {
     }
 
     /// The next service that the control plane is to be asked for ([`GrpcPort::answer_service`]).
-    pub fn take_wanted(&mut self) -> Option<String> {
+    pub fn take_wanted(&mut self) -> Option<WantedService> {
         self.wanted.pop_front()
     }
 

@@ -10,7 +10,7 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::metadata::without_reserved;
 
-use crate::binding::{ServiceLookup, ServiceRefusal};
+use crate::binding::{ServiceLookup, ServiceRefusal, WantedService};
 use crate::bodies::protobuf_body;
 use crate::calls::{CallPhase, CallTarget, PortCall};
 use crate::node_services::{NodeCall, NodeEvent};
@@ -96,7 +96,7 @@ impl GrpcPort {
         let Some(call) = self.calls.get_mut(stream) else {
             return;
         };
-        match self.services.look_up(call.service(), stream, self.now) {
+        match self.services.look_up(call.service_and_method(), stream, self.now) {
             ServiceLookup::Bound(binding) => {
                 let (service, method_name) = call.service_and_method();
                 let Some(method) = binding.service.methods.get(method_name).copied() else {
@@ -113,7 +113,11 @@ impl GrpcPort {
             }
             ServiceLookup::Waits { asks } => {
                 if asks {
-                    self.wanted.push_back(call.service().to_owned());
+                    let (service, method) = call.service_and_method();
+                    self.wanted.push_back(WantedService {
+                        service: service.to_owned(),
+                        method: method.to_owned(),
+                    });
                 }
             }
             ServiceLookup::Refused(refusal) => self.refuse(stream, &refusal),

@@ -195,6 +195,50 @@ fn calls_wait_for_their_service_and_are_refused_by_name() {
 }
 
 #[test]
+fn the_control_plane_is_asked_for_each_method_of_an_opaque_service() {
+    const LATER: u32 = CONNECTION + 1;
+    let mut rig = PortRig::new();
+    let first = rig.call(UNARY, &note("a"));
+    rig.bind_opaque(CONNECTION, &["Unary"]);
+    let step = rig.take().unwrap();
+    let chat = rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    assert_eq!(rig.wanted, ["test.Notes", "test.Notes"]);
+    // What is known can be called meanwhile.
+    let meanwhile = rig.call(UNARY, &note("b"));
+    let meanwhile_step = rig.take().unwrap();
+    assert_eq!(meanwhile_step.call, 2);
+    assert_eq!(rig.wanted.len(), 2);
+
+    rig.bind_opaque(LATER, &["Chat", "Unary"]);
+    let begun = rig.port.next_request(&mut rig.buffers).unwrap();
+    assert_eq!((begun.connection, begun.step.method, begun.step.call), (LATER, 1, 1));
+    // The connection before is left, and its calls end there.
+    rig.port.going_away(CONNECTION);
+    for step in [step.call, meanwhile_step.call] {
+        rig.push(Step::new(step, Parts::STATUS));
+    }
+    assert_eq!(rig.ended(first).0, GrpcStatus::ok());
+    assert_eq!(rig.ended(meanwhile).0, GrpcStatus::ok());
+    rig.client.cancel(chat, Code::Cancelled, 1).unwrap();
+    rig.exchange();
+    rig.port.next_request(&mut rig.buffers).unwrap();
+
+    // A refusal is of the method alone.
+    let missing = rig.call("/test.Notes/Missing", b"");
+    assert_eq!(rig.wanted.len(), 3);
+    let refusal = ServiceRefusal {
+        code: Code::Unimplemented,
+        message: "there is none".into(),
+    };
+    rig.port.answer_service("test.Notes", Err(refusal), rig.now);
+    assert_eq!(rig.ended(missing).0.code, Code::Unimplemented);
+    rig.call(UNARY, &note("c"));
+    assert_eq!(rig.wanted.len(), 3);
+    assert_eq!(rig.port.next_request(&mut rig.buffers).unwrap().connection, LATER);
+}
+
+#[test]
 fn services_of_a_connection_are_bounded() {
     let mut rig = PortRig::new();
     for number in 0..300 {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use provost_datapath::ConnectionSignals;
 use provost_engine::{AppIdentity, DatapathContext};
+use provost_frontend_grpc::WantedService;
 use provost_marshalling as marshalling;
 use provost_wire::Code;
 use provost_wire::control::Connect;
@@ -99,7 +100,7 @@ pub(crate) struct ConnectTarget {
 }
 
 /// Where a connection leads.
-enum ConnectionRoute {
+pub(crate) enum ConnectionRoute {
     Local,
     Remote(RemoteRoute),
 }
@@ -116,7 +117,7 @@ pub(crate) enum ServiceReach {
 }
 
 /// Where to look for a service on other nodes.
-struct RemoteRoute {
+pub(crate) struct RemoteRoute {
     over: TransportKind,
     endpoints: Vec<String>,
     server_identities: Vec<String>,
@@ -193,18 +194,18 @@ impl Connector {
     pub(crate) async fn connect_client<'a>(
         &'a self,
         app: &AttachedApp,
-        service: &str,
+        wanted: &WantedService,
         guard: &mut Option<QuiesceGuard<'a>>,
     ) -> Result<ClientConnection, Refusal> {
         let id = self.connections.new_id();
         let span = tracing::info_span!("connect", connection = id);
         let connecting = async {
             let told = log::may_log(EventSubject::App(app.id()));
-            let name = &*log::cut(service);
+            let name = &*log::cut(&wanted.service);
             if told {
                 tracing::info!(service = name, "connection requested");
             }
-            let outcome = self.connect_client_as(id, app, service, guard).await;
+            let outcome = self.connect_client_as(id, app, wanted, guard).await;
             if let (Err(refusal), true) = (&outcome, told) {
                 let reason = &*log::cut(&refusal.message);
                 tracing::info!(service = name, code = %refusal.code, reason, "connection refused");
@@ -218,32 +219,22 @@ impl Connector {
         &'a self,
         id: ConnectionId,
         app: &AttachedApp,
-        service: &str,
+        wanted: &WantedService,
         guard: &mut Option<QuiesceGuard<'a>>,
     ) -> Result<ClientConnection, Refusal> {
+        let service = &wanted.service;
         if service.len() > NAME_BYTES_MAX {
             let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
             return Err(Refusal::invalid(message));
         }
         self.authority.may_connect(app, service)?;
         let connect = Connect {
-            service: service.to_owned(),
+            service: service.clone(),
             ..Connect::default()
         };
-        let Some(schema) = self.services.schema_to_call(service) else {
-            // Where it leads nowhere, that is the better reason, and what a gRPC server says of a service that it has not. (An app
-            // is told that it is not there now: it brings a schema, and so knows that there is such a service.)
-            self.route(app, &connect).map_err(|refusal| Refusal {
-                code: Code::Unimplemented,
-                ..refusal
-            })?;
-            let message = format!(
-                "no schema of {service} is known on this node, and a gRPC client brings none: name its file in \
-                 schemas.prefetch, or attach an app that uses it"
-            );
-            return Err(Refusal::new(Code::Unavailable, message));
-        };
+        let schema = self.schema_of_client(app, wanted)?;
         let opened = self.open_to(id, app, &connect, &schema, guard).await?;
+        self.leave_opaque(app.id(), service, id);
         let limits = self.connections.find(id).map(|open| open.spec.limits);
         Ok(ClientConnection {
             number: opened.number,
@@ -356,10 +347,13 @@ impl Connector {
 
     /// Whether calls of a service lead anywhere, as far as this node knows.
     pub(crate) fn reach_of(&self, app: &AttachedApp, service: &str) -> ServiceReach {
-        if !self.authority.may_know(app, service) || self.services.schema_to_call(service).is_none() {
+        let config = self.config.live();
+        // Without a schema a service is known by a route that names it.
+        let is_named = || config.routes.iter().any(|route| route.service == service);
+        let is_known = self.services.schema_to_call(service).is_some() || is_named();
+        if !self.authority.may_know(app, service) || !is_known {
             return ServiceReach::Unknown;
         }
-        let config = self.config.live();
         let is_bound = self.services.is_bound(service);
         let endpoints = match config.route(service) {
             Some(route) if route.transport == RouteTransport::Auto && is_bound => return ServiceReach::Leads,
@@ -390,8 +384,8 @@ impl Connector {
     }
 
     fn route(&self, app: &AttachedApp, connect: &Connect) -> Result<ConnectionRoute, Refusal> {
-        let config = self.config.live();
         if !connect.address.is_empty() {
+            let config = self.config.live();
             if config.allows_app_addresses() {
                 return Ok(ConnectionRoute::Remote(RemoteRoute {
                     over: TransportKind::default(),
@@ -406,8 +400,14 @@ impl Connector {
                  control.allow_app_addresses = true",
             ));
         }
-        let is_bound = self.services.is_bound(&connect.service);
-        match config.route(&connect.service) {
+        self.route_of(app, &connect.service)
+    }
+
+    /// Where calls of a service lead.
+    pub(crate) fn route_of(&self, app: &AttachedApp, service: &str) -> Result<ConnectionRoute, Refusal> {
+        let config = self.config.live();
+        let is_bound = self.services.is_bound(service);
+        match config.route(service) {
             Some(route) => Ok(match route.transport {
                 RouteTransport::Auto if is_bound || route.endpoints.is_empty() => ConnectionRoute::Local,
                 RouteTransport::Over(TransportKind::Local) => ConnectionRoute::Local,
@@ -433,8 +433,8 @@ impl Connector {
                 Code::Unavailable,
                 format!(
                     "no app has bound {0} on this node, and no [[route]] of its configuration says where {0} is; {1}",
-                    connect.service,
-                    self.known_services(app, &connect.service)
+                    service,
+                    self.known_services(app, service)
                 ),
             )),
         }

@@ -18,6 +18,7 @@ mod audit_log;
 mod authority;
 mod callers;
 mod certificates;
+mod client_schema;
 mod compose;
 pub mod config;
 mod configuration;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use provost_datapath::BodyForm;
 use provost_engine::AppIdentity;
 use provost_frontend::{MethodShape, SendHeap};
-use provost_frontend_grpc::{ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{KnownMethods, ServiceBinding, ServiceRefusal};
 use provost_runtime::{CallerEnding, NewCaller, RelayPort, RelayPortParts, ServiceAnswer};
 use provost_shm::{Memfd, ShmError, now_ns};
 use provost_wire::Code;
@@ -319,6 +319,7 @@ impl RelayAccess {
             connection: opened.number,
             tables: Arc::clone(&schema.tables),
             methods: Arc::default(),
+            methods_known: KnownMethods::All,
             message_bytes_max: self.connector.services.limits().message_bytes_max,
         })
     }

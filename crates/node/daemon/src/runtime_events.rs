@@ -44,10 +44,10 @@ pub(crate) async fn apply_events(plane: ControlPlane, mut events: EventsOfRuntim
                     );
                 }
             }
-            RuntimeEvent::ServiceWanted { app, service } if plane.relays.has(app) => {
-                plane.relays.look_for(app, service);
+            RuntimeEvent::ServiceWanted { app, wanted } if plane.relays.has(app) => {
+                plane.relays.look_for(app, wanted.service);
             }
-            RuntimeEvent::ServiceWanted { app, service } => plane.grpc.look_for(app, service),
+            RuntimeEvent::ServiceWanted { app, wanted } => plane.grpc.look_for(app, wanted),
             RuntimeEvent::NodeCall { app, event } => plane.grpc.answer_node_call(app, event),
             RuntimeEvent::CallerEnded { app, reason } => {
                 plane.grpc.connection_ended(app, &reason);

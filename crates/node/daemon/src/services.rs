@@ -9,12 +9,14 @@ use std::time::Instant;
 use crate::transport::{Decision, Encoding, Hello, Limits, Method, MethodKind};
 use provost_engine::AppIdentity;
 use provost_frontend::CallQuota;
-use provost_schema::{Compatibility, Schema, SchemaHash, compatibility};
+use provost_schema::{Compatibility, OpaqueMethod, Schema, SchemaHash, compatibility};
 use provost_shm::Memfd;
 use provost_wire::Code;
 
 use crate::runtime::AppId;
-use crate::schemas::{BoundSchema, PeerWork, SchemaOwner, SchemaStore, SchemaWork, StoreError};
+use crate::schemas::{
+    BoundSchema, OpaqueServices, PeerWork, SchemaOwner, SchemaStore, SchemaWork, StoreError, opaque_schema,
+};
 use crate::turns::TurnOwner;
 
 /// Apps that may offer the same service.
@@ -68,6 +70,8 @@ pub(crate) struct Services {
     work: SchemaWork,
     peer_work: PeerWork,
     limits: Limits,
+    /// Services that are called without a schema.
+    pub(crate) opaque: OpaqueServices,
 }
 
 /// The services that apps offer.
@@ -116,6 +120,7 @@ impl Services {
             work: SchemaWork::new(),
             peer_work: PeerWork::default(),
             limits,
+            opaque: OpaqueServices::default(),
         }
     }
 
@@ -195,8 +200,11 @@ impl Services {
 
     /// Takes a schema that the process before knew, whoever had brought it.
     pub(crate) fn restore_schema(&self, descriptor_set: &[u8]) -> Result<(), StoreError> {
-        let added = self.schemas.add(descriptor_set, None, SchemaOwner::Node);
-        added.map(drop)
+        let added = self.schemas.add(descriptor_set, None, SchemaOwner::Node)?;
+        for schema in added.iter().filter(|schema| schema.schema.is_opaque()) {
+            self.opaque.restore(schema);
+        }
+        Ok(())
     }
 
     /// Takes a schema that an operator gives, and says which services it has. It goes before what apps bring.
@@ -204,9 +212,11 @@ impl Services {
         self.schemas.add_pinned(descriptor_set)
     }
 
-    /// The schemas in memory, each with how many apps have bound its service with it.
+    /// The schemas in memory, each with how many apps have bound its service with it. Those of opaque services, which the process
+    /// before may have had, are none.
     pub(crate) fn schemas(&self) -> Vec<(Arc<BoundSchema>, u32)> {
-        let known = self.schemas.list();
+        let mut known = self.schemas.list();
+        known.retain(|schema| !schema.schema.is_opaque());
         let state = self.lock();
         let bound_by = |schema: &BoundSchema| {
             let offers = state.by_service.get(&schema.service);
@@ -283,26 +293,15 @@ impl Services {
     }
 
     /// What the node itself offers of a service that no app has bound, as a route to it is exported.
-    fn exported(&self, service: &str) -> Result<Option<Arc<Offer>>, NoMatch> {
+    fn exported(&self, service: &str) -> Option<ExportedService> {
         let state = self.lock();
         let is_offered = state.accepting && !state.by_service.contains_key(service);
         let quota = state.exported.get(service).filter(|_| is_offered).cloned();
         drop(state);
-        let Some(quota) = quota else {
-            return Ok(None);
-        };
-        let schema = self.schema_to_call(service).ok_or_else(|| NoMatch {
-            code: Code::Unavailable,
-            reason: format!(
-                "no schema of {service} is known on the node that serves it: name its file in schemas.prefetch there"
-            ),
-        })?;
-        Ok(Some(Arc::new(Offer {
-            app: None,
-            request: 0,
-            schema,
-            quota,
-        })))
+        Some(ExportedService {
+            quota: quota?,
+            schema: self.schema_to_call(service),
+        })
     }
 
     /// What an app offers to callers.
@@ -403,9 +402,17 @@ impl Services {
     fn match_peer(&self, peer: CallingPeer<'_>) -> Result<Option<Match>, NoMatch> {
         let service = peer.hello.service.as_str();
         let hash = SchemaHash(peer.hello.schema_hash);
-        let exported = match self.exported(service)? {
-            Some(offer) if offer.schema.hash == hash => return Ok(Some(equal(offer))),
-            other => other,
+        let exported = self.exported(service);
+        match &exported {
+            Some(exported) => match &exported.schema {
+                // Its messages are not read here, so it is as well whichever schema the peer has.
+                None => return exported.opaque_to(peer.hello).map(Some),
+                Some(schema) if schema.hash == hash => {
+                    return Ok(Some(equal(exported.offer(Arc::clone(schema)))));
+                }
+                Some(_) => {}
+            },
+            None => {}
         };
         let known = self.schemas.known(service, hash);
         if known.is_none() && peer.schema.is_none() {
@@ -415,8 +422,11 @@ impl Services {
             }
             return Ok(None);
         }
-        let candidates = match exported {
-            Some(offer) => vec![offer],
+        let candidates = match &exported {
+            Some(exported) => {
+                let offered = exported.schema.iter();
+                offered.map(|schema| exported.offer(Arc::clone(schema))).collect()
+            }
             None => match self.lock().next_offer(service, hash)? {
                 NextOffer::Equal(offer) => return Ok(Some(equal(offer))),
                 NextOffer::Compare(candidates) => candidates,
@@ -432,18 +442,56 @@ impl Services {
                     .map(Some);
             }
         };
-        match known {
-            Some(known) => find_compatible(&candidates, &known.schema, (service, hash)).map(Some),
+        let read;
+        let schema = match &known {
+            Some(known) => &*known.schema,
             None => {
-                let schema = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
-                find_compatible(&candidates, &schema, (service, hash)).map(Some)
+                read = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
+                &read
             }
+        };
+        match &exported {
+            Some(exported) if schema.is_opaque() => exported.opaque_to(peer.hello).map(Some),
+            _ => find_compatible(&candidates, schema, (service, hash)).map(Some),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, ServiceOffers> {
         // A panic while it was held was a bug; what it protects is whole between any two statements here.
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A service that no app of this node has bound, and to which an exported route leads.
+struct ExportedService {
+    quota: Arc<CallQuota>,
+    /// Its schema, if it is known here.
+    schema: Option<Arc<BoundSchema>>,
+}
+
+impl ExportedService {
+    fn offer(&self, schema: Arc<BoundSchema>) -> Arc<Offer> {
+        Arc::new(Offer {
+            app: None,
+            request: 0,
+            schema,
+            quota: Arc::clone(&self.quota),
+        })
+    }
+
+    /// How a peer calls it whose messages are not read here: it has the methods that the peer names. Nothing else of the
+    /// peer's schema counts, as it could say of a field that it is another, and so pass by a policy of this node.
+    fn opaque_to(&self, hello: &Hello) -> Result<Match, NoMatch> {
+        let methods = hello.methods.iter().map(|method| OpaqueMethod {
+            name: method.name.clone(),
+            client_streaming: method.kind.client_streaming,
+            server_streaming: method.kind.server_streaming,
+        });
+        let schema = opaque_schema(&hello.service, methods).map_err(|error| NoMatch {
+            code: Code::InvalidArgument,
+            reason: error.to_string(),
+        })?;
+        Ok(equal(self.offer(schema)))
     }
 }
 
@@ -510,6 +558,15 @@ fn find_compatible(
     client: &Schema,
     (service, hash): (&str, SchemaHash),
 ) -> Result<Match, NoMatch> {
+    if client.is_opaque() {
+        return Err(NoMatch {
+            code: Code::FailedPrecondition,
+            reason: format!(
+                "the calling node has no schema of {service}, and an app that has bound it needs typed messages: name its \
+                 file in schemas.prefetch of the calling node"
+            ),
+        });
+    }
     let mut refusal = NoMatch {
         code: Code::Unavailable,
         reason: format!("no app has bound {service} on this node"),

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use provost_datapath::{BufferPool, FieldWriter, Interest, Nanos, ReceiveHeap, Step};
-use provost_frontend_grpc::{GrpcPort, NodeAnswer, NodeEvent, PortProgress, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{
+    GrpcPort, NodeAnswer, NodeEvent, PortProgress, ServiceBinding, ServiceRefusal, WantedService,
+};
 use provost_wire::Code;
 
 use crate::freeze::NamedBlocks;
@@ -45,7 +47,7 @@ pub trait CallPort: Send {
     fn end(&mut self, refusal: &ServiceRefusal, now: Nanos);
 
     /// The next service that the control plane is to be asked for.
-    fn take_wanted(&mut self) -> Option<String>;
+    fn take_wanted(&mut self) -> Option<WantedService>;
 
     /// What the control plane found of a service.
     fn answer_service(&mut self, service: &str, answer: Result<ServiceBinding, ServiceRefusal>, now: Nanos);
@@ -142,7 +144,7 @@ impl CallPort for GrpcPort {
         GrpcPort::end(self, refusal, now);
     }
 
-    fn take_wanted(&mut self) -> Option<String> {
+    fn take_wanted(&mut self) -> Option<WantedService> {
         GrpcPort::take_wanted(self)
     }
 

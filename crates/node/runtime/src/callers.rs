@@ -77,8 +77,8 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         let Some(port) = app.port.calls() else {
             return;
         };
-        while let Some(service) = port.take_wanted() {
-            self.events.send(RuntimeEvent::ServiceWanted { app: id, service });
+        while let Some(wanted) = port.take_wanted() {
+            self.events.send(RuntimeEvent::ServiceWanted { app: id, wanted });
         }
         while let Some(event) = port.take_node_event() {
             self.events.send(RuntimeEvent::NodeCall { app: id, event });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_datapath::{ConnectionEnd, Datapath};
 use provost_frontend::{AppFault, AppPort};
-use provost_frontend_grpc::{NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal, WantedService};
 use provost_shm::Doorbell;
 use provost_wire::Code;
 
@@ -145,8 +145,8 @@ pub enum RuntimeEvent {
     ServiceWanted {
         /// Which client, by its number.
         app: AppId,
-        /// The name of the service, as the client has it.
-        service: String,
+        /// What it calls.
+        wanted: WantedService,
     },
     /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).
     NodeCall {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use provost_datapath::PrivateBytes;
-use provost_frontend_grpc::{GrpcPort, GrpcPortParts, NodeMethods, ServiceRefusal};
+use provost_frontend_grpc::{GrpcPort, GrpcPortParts, NodeMethods, ServiceRefusal, WantedService};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_runtime::{
     CallerEnding, EventRefused, EventSink, NewCaller, RuntimeCommand, RuntimeEvent, RuntimeHandle,
@@ -131,7 +131,11 @@ fn a_service_is_asked_for_and_refused() {
     let (runtime, heard, mut client) = attached();
     let call = client.call("/test.Missing/Call");
     let event = heard.recv_timeout(TIMEOUT).unwrap();
-    let RuntimeEvent::ServiceWanted { app: CALLER, service } = event else {
+    let RuntimeEvent::ServiceWanted {
+        app: CALLER,
+        wanted: WantedService { service, .. },
+    } = event
+    else {
         panic!("{event:?}");
     };
     // The runtime sleeps meanwhile, and is woken by the answer.

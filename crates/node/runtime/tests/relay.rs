@@ -11,7 +11,7 @@ use provost_datapath::{
     Body, Buffer, BufferPool, EncodedBody, Offsets, PrivateBytes, ReceivedBody, Step, message_offset,
 };
 use provost_frontend::MethodShape;
-use provost_frontend_grpc::{ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{KnownMethods, ServiceBinding, ServiceRefusal};
 use provost_marshal::Tables;
 use provost_runtime::{CallPort, RelayPort, RelayPortParts};
 use provost_schema::Schema;
@@ -119,12 +119,14 @@ impl RelayRig {
 
     /// The control plane's answer to what the port asked for.
     fn answer(&mut self, found: Result<u32, Code>) {
-        assert_eq!(self.port.take_wanted().as_deref(), Some(SERVICE));
+        let wanted = self.port.take_wanted().map(|wanted| wanted.service);
+        assert_eq!(wanted.as_deref(), Some(SERVICE));
         assert_eq!(self.port.take_wanted(), None, "it asks once");
         let found = found.map(|connection| ServiceBinding {
             connection,
             tables: Arc::clone(&self.tables),
             methods: Arc::default(),
+            methods_known: KnownMethods::All,
             message_bytes_max: MESSAGE_BYTES_MAX,
         });
         let found = found.map_err(|code| ServiceRefusal {

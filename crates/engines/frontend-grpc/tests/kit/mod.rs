@@ -18,7 +18,7 @@ use provost_datapath::{
     message_offset,
 };
 use provost_frontend_grpc::{
-    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, NodeMethods, PLAIN_CARRIER,
+    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, KnownMethods, MethodBinding, NodeMethods, PLAIN_CARRIER,
     ServiceBinding, open_port_state,
 };
 use provost_grpc::{
@@ -258,12 +258,25 @@ impl PortRig {
         self.port.answer_service("test.Notes", Ok(binding), self.now);
     }
 
+    /// The service is at a connection of this number, and of its methods these are known, as they were called.
+    pub(crate) fn bind_opaque(&mut self, connection: u32, methods: &[&str]) {
+        let mut binding = self.binding();
+        let known = binding.methods.iter();
+        let known = known.filter(|(name, _)| methods.contains(&name.as_str()));
+        let known = known.map(|(name, method)| (name.clone(), *method)).collect();
+        binding.methods = Arc::new(known);
+        binding.methods_known = KnownMethods::ThoseCalled;
+        binding.connection = connection;
+        self.port.answer_service("test.Notes", Ok(binding), self.now);
+    }
+
     fn binding(&self) -> ServiceBinding {
         let service = self.schema.service("test.Notes").unwrap();
         ServiceBinding {
             connection: CONNECTION,
             tables: Arc::clone(&self.tables),
             methods: Arc::new(MethodBinding::of_service(service)),
+            methods_known: KnownMethods::All,
             message_bytes_max: MESSAGE_BYTES_MAX,
         }
     }
@@ -327,7 +340,8 @@ impl PortRig {
             let mut moved = self.client_writes();
             self.port.note_ready();
             self.port.poll(self.now);
-            self.wanted.extend(std::iter::from_fn(|| self.port.take_wanted()));
+            let wanted = std::iter::from_fn(|| self.port.take_wanted());
+            self.wanted.extend(wanted.map(|wanted| wanted.service));
             self.port.flush(self.now);
             moved |= self.client_reads();
             if !moved {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use provost_engine::DatapathContext;
-use provost_schema::{Field, MessageId, Schema, Type};
+use provost_schema::{Field, MessageId, Schema, Type, lacks_field};
 
 /// As the operator wrote it.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ fn hide(schema: &Schema, node: &mut HiddenNode, message: MessageId, path: &str) 
     let field = of
         .fields()
         .find(|field| field.name == name)
-        .ok_or_else(|| format!("{} has no field \"{name}\"", of.full_name))?;
+        .ok_or_else(|| lacks_field(&of.full_name, &format!("{name:?}")))?;
     let Some(rest) = rest else {
         node.fields.entry(field.number).or_default().is_hidden = true;
         return Ok(());

@@ -39,13 +39,7 @@ pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Resul
 /// Checks a policy against the schemas that the node knows, those of apps that are not connected too: one that fits none of
 /// what it is for is refused, and what else may not be meant is said.
 async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, Status> {
-    let known: Vec<_> = desk
-        .plane
-        .services
-        .schemas()
-        .into_iter()
-        .map(|(schema, _)| schema)
-        .collect();
+    let known = desk.plane.connector.schemas_for(&attachment);
     let maker = desk.plane.policies.maker.for_dry_runs();
     let check = move || {
         let instance = maker

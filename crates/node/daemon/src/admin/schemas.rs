@@ -60,6 +60,7 @@ pub(crate) async fn prefetch(
         .await
         .map_err(|_| Status::internal("the schema could not be compiled"))?
         .map_err(|error| refusal(&error))?;
+    desk.plane.connector.follow_schemas(&added);
     Ok(PrefetchSchemaResponse {
         schemas: added.iter().map(|bound| describe(bound, 0)).collect(),
     })

@@ -100,14 +100,9 @@ fn never_matched(plane: &ControlPlane) -> Vec<String> {
 
 /// Policies that apply to nothing known.
 fn idle_policies(plane: &ControlPlane) -> Vec<String> {
-    let known: Vec<_> = plane
-        .services
-        .schemas()
-        .into_iter()
-        .map(|(schema, _)| schema)
-        .collect();
     let table = plane.policies.table();
     let idle = table.entries.iter().filter_map(|entry| {
+        let known = plane.connector.schemas_for(&entry.attachment);
         let why = fit::idle_because(&entry.attachment, &known)?;
         Some(format!("policy \"{}\": {why}", entry.attachment.name))
     });

@@ -10,7 +10,9 @@ use std::time::Duration;
 use provost_datapath::BodyForm;
 use provost_engine::AppIdentity;
 use provost_frontend::SendHeap;
-use provost_frontend_grpc::{ByteCarrier, GrpcPort, GrpcPortParts, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{
+    ByteCarrier, GrpcPort, GrpcPortParts, ServiceBinding, ServiceRefusal, WantedService,
+};
 use provost_grpc::{CallCounts, GrpcConfig};
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
@@ -346,7 +348,7 @@ impl GrpcAccess {
 // What one calls.
 impl GrpcAccess {
     /// Looks for a service that a client calls, and tells its port.
-    pub(crate) fn look_for(self: &Rc<Self>, id: AppId, service: String) {
+    pub(crate) fn look_for(self: &Rc<Self>, id: AppId, wanted: WantedService) {
         let Some(client) = self.clients.find(id) else {
             return;
         };
@@ -356,14 +358,14 @@ impl GrpcAccess {
             // Never closed, so that this waits for a permit.
             let _turn = client.look_ups.acquire().await;
             let mut guard = None;
-            let found = access.find_service(&client, &service, &mut guard).await;
+            let found = access.find_service(&client, &wanted, &mut guard).await;
             let _guard = match guard {
                 Some(guard) => guard,
                 None => access.connector.quiesce_barrier.enter().await,
             };
             let answer = ServiceAnswer {
                 app: id,
-                service,
+                service: wanted.service,
                 found: found.map_err(|refusal| ServiceRefusal {
                     code: refusal.code,
                     message: refusal.message,
@@ -380,16 +382,17 @@ impl GrpcAccess {
     async fn find_service<'a>(
         &'a self,
         client: &GrpcClient,
-        service: &str,
+        wanted: &WantedService,
         guard: &mut Option<QuiesceGuard<'a>>,
     ) -> Result<ServiceBinding, Refusal> {
         let app = self.admitted(client)?;
-        let connection = self.connector.connect_client(&app, service, guard).await?;
+        let connection = self.connector.connect_client(&app, wanted, guard).await?;
         let schema = &connection.schema;
         Ok(ServiceBinding {
             connection: connection.number,
             tables: Arc::clone(&schema.tables),
             methods: Arc::clone(&schema.methods().bindings),
+            methods_known: schema.methods_known(),
             message_bytes_max: connection.message_bytes_max,
         })
     }

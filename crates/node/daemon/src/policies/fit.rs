@@ -36,6 +36,10 @@ pub(crate) fn idle_because(attachment: &Attachment, known: &[Arc<BoundSchema>]) 
             attachment.service
         ));
     }
+    if meant.iter().any(|schema| schema.schema.is_opaque()) {
+        // It may have methods that were not called yet.
+        return None;
+    }
     let methods = meant.iter().flat_map(|schema| methods_of(schema));
     let mut methods: Vec<(String, String)> = methods
         .map(|method| (method.name.to_string(), method.path.to_string()))

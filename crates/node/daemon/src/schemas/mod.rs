@@ -9,6 +9,7 @@
 
 mod cache;
 mod methods;
+mod opaque;
 mod work;
 
 use std::collections::HashMap;
@@ -17,12 +18,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use provost_frontend_grpc::KnownMethods;
 use provost_marshal::{TableError, Tables};
 use provost_schema::{Schema, SchemaError, SchemaErrorKind, SchemaHash};
 use provost_wire::limits::SCHEMA_BYTES_MAX;
 
 use cache::{CACHE_BOUNDS, SchemaCache, read_bounded};
 pub(crate) use methods::ServiceMethods;
+pub(crate) use opaque::{OpaqueServices, opaque_schema};
 pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SchemaWork};
 
 /// Memory that all schemas may take, as [`memory_bytes`] estimates it.
@@ -47,6 +50,15 @@ pub struct BoundSchema {
 }
 
 impl BoundSchema {
+    /// Which methods the service may have.
+    pub(crate) fn methods_known(&self) -> KnownMethods {
+        if self.schema.is_opaque() {
+            KnownMethods::ThoseCalled
+        } else {
+            KnownMethods::All
+        }
+    }
+
     /// The methods of the service as engines and ports have them: made once, however many connections share them.
     pub(crate) fn methods(&self) -> &ServiceMethods {
         self.methods.get_or_init(|| {
@@ -213,13 +225,15 @@ impl SchemaStore {
         self.lock().pinned.get(service).cloned()
     }
 
-    /// The schema of a service that was added last.
+    /// The schema of a service that was added last. One that only says which methods were called is none.
     #[must_use]
     pub fn newest(&self, service: &str) -> Option<Arc<BoundSchema>> {
         let known = self.lock();
         let of_service = |set: &KnownSet| {
             let mut bound = set.services.iter().filter_map(|hash| known.by_hash.get(hash));
-            bound.find(|bound| bound.service == service).cloned()
+            bound
+                .find(|bound| bound.service == service && !bound.schema.is_opaque())
+                .cloned()
         };
         let newest = known.sets.iter().max_by_key(|(number, set)| {
             let number = **number;

@@ -8,7 +8,7 @@ use provost_datapath::{
     ReceivedBody, Step, UNCOUNTED_BYTES_MAX, message_offset,
 };
 use provost_frontend::MethodShape;
-use provost_frontend_grpc::{PortProgress, PrivateHeap, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{PortProgress, PrivateHeap, ServiceBinding, ServiceRefusal, WantedService};
 use provost_marshal::Tables;
 use provost_schema::MessageId;
 use provost_wire::Code;
@@ -551,8 +551,12 @@ impl CallPort for RelayPort {
         }
     }
 
-    fn take_wanted(&mut self) -> Option<String> {
-        std::mem::take(&mut self.asks).then(|| self.parts.service.clone())
+    /// Its connection is for all methods of the service, whichever is called first.
+    fn take_wanted(&mut self) -> Option<WantedService> {
+        std::mem::take(&mut self.asks).then(|| WantedService {
+            service: self.parts.service.clone(),
+            method: String::new(),
+        })
     }
 
     fn answer_service(&mut self, _service: &str, answer: Result<ServiceBinding, ServiceRefusal>, now: Nanos) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cel::common::ast::{Expr, LiteralValue, SelectExpr};
 use cel::parser::Expression as Tree;
-use provost_schema::{Cardinality, EnumId, Field, MessageId, Type};
+use provost_schema::{Cardinality, EnumId, Field, MessageId, Type, lacks_field};
 
 use super::constant::Constant;
 use super::error::{ExpressionError, listing, nearest};
@@ -388,7 +388,7 @@ impl<'s> Checker<'s> {
                 Some(near) => format!("did you mean {near}? ({known})"),
                 None => known,
             };
-            let problem = format!("{} has no field {name}", message.full_name);
+            let problem = lacks_field(&message.full_name, name);
             return Err(self.error(tree, problem, help));
         };
         let path = match to.path.as_str() {
