@@ -9,6 +9,9 @@ use std::time::SystemTime;
 /// Folders whose sources the programs are made of.
 const SOURCES: [&str; 2] = ["crates", "apps"];
 
+/// How the names of variables begin by which cargo tells a program of the package that it is of.
+const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
 /// The path of a program, which lies beside `sibling` (a program that cargo has built for the test). When it is not
 /// there, or older than its sources, it is built: a test of this package alone does not build those of others.
 ///
@@ -54,6 +57,14 @@ fn build(package: &str, path: &Path) {
     // The folder of a profile is in the target folder.
     if let Some(target) = path.ancestors().nth(2) {
         command.arg("--target-dir").arg(target);
+    }
+    // What cargo has told this test of its own package is not that program's: dependencies whose build scripts look at it (`ring`) would
+    // be built anew, with all that is made of them, now and again by the next build outside of a test.
+    for (name, _) in std::env::vars_os() {
+        let is_of_package = |start: &&str| name.to_str().is_some_and(|name| name.starts_with(*start));
+        if OF_PACKAGE.iter().any(|start| is_of_package(&start)) {
+            command.env_remove(name);
+        }
     }
     let status = command.current_dir(root()).status();
     assert!(

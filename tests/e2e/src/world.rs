@@ -155,7 +155,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// When it fails.
+    /// The command fails, or refuses what is asked.
     ///
     /// # Panics
     ///

@@ -13,6 +13,7 @@ use provost_e2e::script::{Ask, Echo, Fill, Pour};
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use tonic::{Code, Request};
 use tonic_probe::TonicServer;
+use tonic_probe::tonic_reflection::ReflectionManners;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
@@ -46,8 +47,12 @@ impl OpaqueSetting {
     }
 
     fn leading_to(endpoint: &str, server: TonicServer) -> OpaqueSetting {
+        OpaqueSetting::with_route(endpoint, "", server)
+    }
+
+    fn with_route(endpoint: &str, more: &str, server: TonicServer) -> OpaqueSetting {
         let mut world = World::new(ROLE);
-        let tables = tcp_listener("web", "web") + &route("probe.Probe", "grpc", endpoint, "");
+        let tables = tcp_listener("web", "web") + &route("probe.Probe", "grpc", endpoint, more);
         let node = world.node("one", &options(tables));
         OpaqueSetting { node, world, server }
     }
@@ -302,5 +307,76 @@ fn an_app_that_another_node_serves_needs_typed_messages() {
         eventually("with the schema it is called", WAIT_MAX, || {
             run(probe.echo("typed")).is_ok()
         });
+    });
+}
+
+/// Has the node's route ask the server for its schema.
+const REFLECTION: &str = "reflection = true\n";
+
+#[test]
+fn a_route_learns_the_schema_from_the_servers_reflection() {
+    tested(|| {
+        for version in ["v1", "v1alpha"] {
+            let server = TonicServer::reflecting(version, ReflectionManners::Honest);
+            let endpoint = server.address.to_string();
+            let setting = OpaqueSetting::with_route(&endpoint, REFLECTION, server);
+            run(setting.probe().calls_of_all_kinds());
+            let listed = setting.node.operate(&["schema", "list"]);
+            assert!(
+                listed.contains(&format!("reflection of {endpoint}")) && listed.contains("Chat"),
+                "{listed}"
+            );
+            // Policies read fields, and clients are told the files.
+            setting
+                .attach(&deny("request.text == \"secret\""), &["--method", "Echo"])
+                .unwrap();
+            let refused = run(setting.probe().echo("secret")).unwrap_err();
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            let described = setting.node.operate(&["describe", "probe.Probe"]);
+            assert!(described.contains("reflection of"), "{described}");
+        }
+    });
+}
+
+#[test]
+fn servers_that_tell_nonsense_of_themselves_are_refused_with_the_reason() {
+    tested(|| {
+        for (manners, reasons) in [
+            (ReflectionManners::Garbage, &["no answer"][..]),
+            // On a busy machine, its time ends first.
+            (ReflectionManners::Endless, &["more than 1024 files", "in time"]),
+            (ReflectionManners::Huge, &["bytes"]),
+            (ReflectionManners::Silent, &["in time"]),
+        ] {
+            let server = TonicServer::reflecting("v1", manners);
+            let endpoint = server.address.to_string();
+            let more = REFLECTION.to_owned() + "[timeouts]\nconnect_ms = 5000\n";
+            let setting = OpaqueSetting::with_route(&endpoint, &more, server);
+            let probe = setting.probe();
+            let mut said = String::new();
+            eventually("the reason is told", WAIT_MAX, || {
+                let refused = run(probe.echo("")).unwrap_err();
+                assert_eq!(refused.code(), Code::Unavailable);
+                said = refused.message().to_owned();
+                said.contains("by reflection is of no use")
+            });
+            let is_told = reasons.iter().any(|reason| said.contains(reason));
+            assert!(is_told, "{manners:?}: {said}");
+            // With the schema it is called all the same.
+            setting.node.operate(&["schema", "prefetch", PROTO]);
+            eventually("it is called", WAIT_MAX, || run(probe.echo("")).is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_server_without_reflection_is_called_without_a_schema() {
+    tested(|| {
+        let server = TonicServer::start();
+        let endpoint = server.address.to_string();
+        let setting = OpaqueSetting::with_route(&endpoint, REFLECTION, server);
+        run(setting.probe().calls_of_all_kinds());
+        let listed = setting.node.operate(&["schema", "list"]);
+        assert!(listed.contains("none: methods that were called"), "{listed}");
     });
 }

@@ -212,7 +212,10 @@ fn the_control_plane_is_asked_for_each_method_of_an_opaque_service() {
 
     rig.bind_opaque(LATER, &["Chat", "Unary"]);
     let begun = rig.port.next_request(&mut rig.buffers).unwrap();
-    assert_eq!((begun.connection, begun.step.method, begun.step.call), (LATER, 1, 1));
+    assert_eq!(
+        (begun.connection, begun.step.method, begun.step.call),
+        (LATER, 1, 1)
+    );
     // The connection before is left, and its calls end there.
     rig.port.going_away(CONNECTION);
     for step in [step.call, meanwhile_step.call] {

@@ -14,6 +14,7 @@
 //! with the reason.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod call;
 mod carrier;
 mod chunk;
@@ -24,6 +25,7 @@ mod replies;
 mod requests;
 mod saved;
 
+pub use ask::{AskFault, ServerQuestion};
 pub use carrier::{ByteCarrier, PLAIN_CARRIER, dial, dial_unix};
 pub use config::{
     CALL_PENDING_BYTES_MAX, GrpcMethod, GrpcTransportConfig, HELD_BYTES_MAX, KEEPALIVE_INTERVAL_NS_MIN,

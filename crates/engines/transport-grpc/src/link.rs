@@ -117,7 +117,7 @@ impl GrpcLink {
     }
 
     /// Sends what there is room for.
-    fn send_greeting(&mut self, now: Nanos) -> Result<(), EstablishFault> {
+    pub(crate) fn send_greeting(&mut self, now: Nanos) -> Result<(), EstablishFault> {
         loop {
             self.grpc.fill(now);
             let output = self.grpc.copied_output();
@@ -380,7 +380,11 @@ fn greet(grpc: &mut GrpcConnection<MessageChunk>, input: &[u8], now: Nanos) -> R
 }
 
 /// Waits until the carrier has something, or room for what waits.
-fn wait_or_fail(error: io::Error, link: &GrpcLink, deadline: Instant) -> Result<(), EstablishFault> {
+pub(crate) fn wait_or_fail(
+    error: io::Error,
+    link: &GrpcLink,
+    deadline: Instant,
+) -> Result<(), EstablishFault> {
     match error.kind() {
         io::ErrorKind::WouldBlock => {}
         io::ErrorKind::Interrupted => return Ok(()),

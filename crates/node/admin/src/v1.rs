@@ -642,6 +642,10 @@ pub struct Schema {
     pub methods: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "4")]
     pub apps: u32,
+    /// Where it came from: "app", "given" (the configuration, an operator), "reflection of ENDPOINT" (a gRPC server), or
+    /// "none: methods that were called" (there is no schema, and calls pass unread).
+    #[prost(string, tag = "5")]
+    pub source: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -32,7 +32,7 @@ fn meant_methods(attachment: &Attachment) -> impl Iterator<Item = String> {
 
 impl Connector {
     /// The schema of a service that leads somewhere, for a client that brings none.
-    pub(crate) fn schema_of_client(
+    pub(crate) async fn schema_of_client(
         &self,
         app: &AttachedApp,
         wanted: &WantedService,
@@ -48,6 +48,14 @@ impl Connector {
             ..refusal
         })?;
         match route {
+            ConnectionRoute::Remote(route) if route.has_reflection => {
+                let identity = &app.endpoint.identity;
+                let _attempt = self.attempts.begin(identity.id, identity.uid)?;
+                match app.unless_gone(self.learn_schema(service, &route)).await?? {
+                    Some(schema) => Ok(schema),
+                    None => self.opaque(wanted),
+                }
+            }
             ConnectionRoute::Remote(_) => self.opaque(wanted),
             ConnectionRoute::Local => Err(Refusal::new(
                 Code::Unavailable,

@@ -31,6 +31,7 @@ use crate::quiesce_barrier::{QuiesceBarrier, QuiesceGuard};
 use crate::refusal::{Refusal, schema_hash};
 use crate::runtime::{AppId, ConnectionId};
 use crate::runtimes::Runtimes;
+use crate::schema_learning::SchemaLearning;
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
@@ -59,6 +60,7 @@ pub(crate) struct Connector {
     pub(crate) attempts: ConnectAttempts,
     pub(crate) authority: Rc<AppAuthority>,
     pub(crate) callers: CallerTrust,
+    pub(crate) learning: SchemaLearning,
     /// Rotates over the endpoints of routes.
     pub(crate) turn: Cell<usize>,
 }
@@ -118,10 +120,12 @@ pub(crate) enum ServiceReach {
 
 /// Where to look for a service on other nodes.
 pub(crate) struct RemoteRoute {
-    over: TransportKind,
-    endpoints: Vec<String>,
+    pub(crate) over: TransportKind,
+    pub(crate) endpoints: Vec<String>,
     server_identities: Vec<String>,
-    grpc: GrpcServerTerms,
+    pub(crate) grpc: GrpcServerTerms,
+    /// Servers there are asked for schemas that are not known.
+    pub(crate) has_reflection: bool,
 }
 
 impl Connector {
@@ -232,7 +236,7 @@ impl Connector {
             service: service.clone(),
             ..Connect::default()
         };
-        let schema = self.schema_of_client(app, wanted)?;
+        let schema = self.schema_of_client(app, wanted).await?;
         let opened = self.open_to(id, app, &connect, &schema, guard).await?;
         self.leave_opaque(app.id(), service, id);
         let limits = self.connections.find(id).map(|open| open.spec.limits);
@@ -392,6 +396,7 @@ impl Connector {
                     endpoints: vec![connect.address.clone()],
                     server_identities: config.server_identities(None),
                     grpc: GrpcServerTerms::default(),
+                    has_reflection: false,
                 }));
             }
             return Err(Refusal::new(
@@ -411,14 +416,7 @@ impl Connector {
             Some(route) => Ok(match route.transport {
                 RouteTransport::Auto if is_bound || route.endpoints.is_empty() => ConnectionRoute::Local,
                 RouteTransport::Over(TransportKind::Local) => ConnectionRoute::Local,
-                transport => ConnectionRoute::Remote(RemoteRoute {
-                    over: transport.network(),
-                    endpoints: self.turned(&route.endpoints),
-                    server_identities: config.server_identities(Some(route)),
-                    grpc: self
-                        .grpc_terms(Some(route))
-                        .map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
-                }),
+                transport => ConnectionRoute::Remote(self.remote_route(route, transport)?),
             }),
             None if is_bound => Ok(ConnectionRoute::Local),
             None if let Some(destination) = app.destination => Ok(ConnectionRoute::Remote(RemoteRoute {
@@ -428,6 +426,7 @@ impl Connector {
                 grpc: self
                     .grpc_terms(None)
                     .map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
+                has_reflection: false,
             })),
             None => Err(Refusal::new(
                 Code::Unavailable,
@@ -438,6 +437,25 @@ impl Connector {
                 ),
             )),
         }
+    }
+
+    /// A route that leads away, over a transport.
+    fn remote_route(&self, route: &RouteConfig, transport: RouteTransport) -> Result<RemoteRoute, Refusal> {
+        let grpc = self.grpc_terms(Some(route));
+        Ok(RemoteRoute {
+            over: transport.network(),
+            endpoints: self.turned(&route.endpoints),
+            server_identities: self.config.live().server_identities(Some(route)),
+            grpc: grpc.map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
+            has_reflection: route.reflection,
+        })
+    }
+
+    /// The route of a service whose servers are asked for its schema.
+    pub(crate) fn reflecting_route(&self, service: &str) -> Option<RemoteRoute> {
+        let config = self.config.live();
+        let route = config.route(service).filter(|route| route.reflection)?;
+        self.remote_route(route, route.transport).ok()
     }
 
     /// How gRPC servers of a route are spoken to.
@@ -452,6 +470,7 @@ impl Connector {
                 tls: self.grpc_tls(route)?,
                 compression: route.compression.encoding(),
                 mark,
+                question: None,
             },
         })
     }

@@ -44,6 +44,7 @@ use crate::reload::{ReloadError, Reloaded};
 use crate::runtime::{Command, Overloaded};
 use crate::runtime_events::{self, EventsOfRuntimes};
 use crate::runtimes::Runtimes;
+use crate::schema_learning::SchemaLearning;
 use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore, StoreError};
 use crate::services::Services;
 use crate::sockets::{self, Listeners, SocketError};
@@ -570,6 +571,7 @@ impl ServingTasks {
         for app in resumed {
             tokio::task::spawn_local(Rc::clone(&server).resume(app));
         }
+        plane.connector.learn_schemas_ahead();
         let apps = tokio::task::spawn_local(server.accept(listeners.control, unattached));
         let peers = listeners.peers.into_iter();
         let peers =
@@ -833,6 +835,7 @@ fn make(
             audit: Arc::clone(&audit),
             reported: RefCell::default(),
         },
+        learning: SchemaLearning::default(),
         turn: Cell::new(0),
     });
     let grpc = GrpcAccess::new(&connector).map_err(|error| StartError::System {

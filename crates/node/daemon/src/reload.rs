@@ -125,6 +125,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     plane.peers.grpc.put(certificates);
     plane.grpc.change_listeners(listeners).await;
     plane.relays.follow_routes();
+    plane.connector.learn_schemas_ahead();
     enforcement::enforce(plane);
     let follower = RouteFollower {
         connector: Rc::clone(&plane.connector),

@@ -15,7 +15,8 @@ use provost_wire::Code;
 
 use crate::runtime::AppId;
 use crate::schemas::{
-    BoundSchema, OpaqueServices, PeerWork, SchemaOwner, SchemaStore, SchemaWork, StoreError, opaque_schema,
+    BoundSchema, OpaqueServices, PeerWork, SchemaOwner, SchemaSource, SchemaStore, SchemaWork, StoreError,
+    opaque_schema,
 };
 use crate::turns::TurnOwner;
 
@@ -212,6 +213,20 @@ impl Services {
         self.schemas.add_pinned(descriptor_set)
     }
 
+    /// Takes a schema that a gRPC server has told. It goes before what apps bring.
+    pub(crate) fn take_learnt(
+        &self,
+        descriptor_set: &[u8],
+        from: &str,
+    ) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
+        self.schemas.add_learnt(descriptor_set, from)
+    }
+
+    /// Where a schema came from.
+    pub(crate) fn source_of(&self, schema: &BoundSchema) -> SchemaSource {
+        self.schemas.source_of(schema)
+    }
+
     /// The schemas in memory, each with how many apps have bound its service with it. Those of opaque services, which the process
     /// before may have had, are none.
     pub(crate) fn schemas(&self) -> Vec<(Arc<BoundSchema>, u32)> {
@@ -403,17 +418,16 @@ impl Services {
         let service = peer.hello.service.as_str();
         let hash = SchemaHash(peer.hello.schema_hash);
         let exported = self.exported(service);
-        match &exported {
-            Some(exported) => match &exported.schema {
+        if let Some(exported) = &exported {
+            match &exported.schema {
                 // Its messages are not read here, so it is as well whichever schema the peer has.
                 None => return exported.opaque_to(peer.hello).map(Some),
                 Some(schema) if schema.hash == hash => {
                     return Ok(Some(equal(exported.offer(Arc::clone(schema)))));
                 }
                 Some(_) => {}
-            },
-            None => {}
-        };
+            }
+        }
         let known = self.schemas.known(service, hash);
         if known.is_none() && peer.schema.is_none() {
             // Its turn is taken when it comes again with its schema.

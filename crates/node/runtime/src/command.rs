@@ -145,7 +145,7 @@ pub enum RuntimeEvent {
     ServiceWanted {
         /// Which client, by its number.
         app: AppId,
-        /// What it calls.
+        /// The service and the method that it calls.
         wanted: WantedService,
     },
     /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).

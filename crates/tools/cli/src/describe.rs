@@ -64,6 +64,8 @@ struct ServiceDescription {
     hash: String,
     /// Apps that have bound it with this schema.
     apps: Option<u32>,
+    /// Where the node has the schema from.
+    schema_from: Option<String>,
     methods: Vec<MethodDescription>,
     /// The text of the service and of all that its messages are made of.
     source: String,
@@ -100,6 +102,7 @@ impl ServiceDescription {
             service: service.full_name().to_owned(),
             hash: schema.map(|schema| schema.hash.clone()).unwrap_or_default(),
             apps: schema.map(|schema| schema.apps),
+            schema_from: schema.map(|schema| schema.source.clone()),
             methods: methods.iter().map(describe).collect(),
             source: source_of(service, methods),
         }
@@ -112,9 +115,10 @@ impl Shown for ServiceDescription {
         if let Some(apps) = self.apps {
             let _ = write!(
                 out,
-                ", served by {}, schema {:.12}",
+                ", served by {}, schema {:.12} ({})",
                 plural(apps.into(), "app"),
-                self.hash
+                self.hash,
+                self.schema_from.as_deref().unwrap_or_default()
             );
         }
         let _ = write!(out, "\n\n{}", self.source);

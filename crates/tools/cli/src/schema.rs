@@ -209,6 +209,7 @@ fn draw_schemas(schemas: &[Schema], canvas: Canvas) -> String {
         ("SERVICE", Align::Left),
         ("HASH", Align::Left),
         ("SERVED BY", Align::Right),
+        ("FROM", Align::Left),
         ("METHODS", Align::Left),
     ]);
     for schema in schemas {
@@ -216,6 +217,7 @@ fn draw_schemas(schemas: &[Schema], canvas: Canvas) -> String {
             (&schema.service).into(),
             short(&schema.hash).into(),
             schema.apps.into(),
+            (&schema.source).into(),
             schema.methods.join(", ").into(),
         ]);
     }

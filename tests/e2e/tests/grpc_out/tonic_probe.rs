@@ -1,6 +1,9 @@
 //! `probe.Probe` as an unmodified tonic server, which knows nothing of Provost.
 #![allow(dead_code, reason = "each test uses what it needs of it")]
 
+#[path = "tonic_reflection.rs"]
+pub(crate) mod tonic_reflection;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,6 +27,8 @@ use tonic::transport::server::{Connected, TcpIncoming};
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
+
+use tonic_reflection::{ReflectionManners, TonicReflection};
 
 /// Largest message that it takes and sends.
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
@@ -414,6 +419,13 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
+/// The versions of server reflection that a server has.
+#[derive(Default)]
+struct ServerReflection {
+    newer: Option<TonicReflection<false>>,
+    older: Option<TonicReflection<true>>,
+}
+
 /// A tonic server in a thread of its own.
 pub(crate) struct TonicServer {
     pub(crate) address: SocketAddr,
@@ -435,14 +447,29 @@ impl TonicServer {
         TonicServer::serving(address, Server::builder().tls_config(tls).unwrap())
     }
 
-    fn serving(address: SocketAddr, server: Server) -> TonicServer {
+    /// One that has server reflection in one of its versions.
+    pub(crate) fn reflecting(version: &str, manners: ReflectionManners) -> TonicServer {
+        let (runtime, incoming, address) = TonicServer::listening("127.0.0.1:0".parse().unwrap());
+        let reflection = ServerReflection {
+            older: (version == "v1alpha").then_some(TonicReflection(manners)),
+            newer: (version == "v1").then_some(TonicReflection(manners)),
+        };
+        TonicServer::start_with(runtime, Server::builder(), reflection, incoming, address)
+    }
+
+    fn listening(address: SocketAddr) -> (tokio::runtime::Runtime, TcpIncoming, SocketAddr) {
         let runtime = runtime();
         let incoming = {
             let _entered = runtime.enter();
             TcpIncoming::bind(address).unwrap()
         };
         let address = incoming.local_addr().unwrap();
-        TonicServer::start_with(runtime, server, incoming, address)
+        (runtime, incoming, address)
+    }
+
+    fn serving(address: SocketAddr, server: Server) -> TonicServer {
+        let (runtime, incoming, address) = TonicServer::listening(address);
+        TonicServer::start_with(runtime, server, ServerReflection::default(), incoming, address)
     }
 
     /// One at a Unix socket; it has no other address.
@@ -454,12 +481,19 @@ impl TonicServer {
             UnixListenerStream::new(tokio::net::UnixListener::from_std(listener).unwrap())
         };
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
-        TonicServer::start_with(runtime, Server::builder(), incoming, address)
+        TonicServer::start_with(
+            runtime,
+            Server::builder(),
+            ServerReflection::default(),
+            incoming,
+            address,
+        )
     }
 
     fn start_with<I, S>(
         runtime: tokio::runtime::Runtime,
         mut server: Server,
+        reflection: ServerReflection,
         incoming: I,
         address: SocketAddr,
     ) -> TonicServer
@@ -472,6 +506,8 @@ impl TonicServer {
             let stopped = async { drop(stopped.await) };
             let serving = server
                 .add_service(TonicProbe::default())
+                .add_optional_service(reflection.newer)
+                .add_optional_service(reflection.older)
                 .serve_with_incoming_shutdown(incoming, stopped);
             runtime.block_on(serving).unwrap();
         });

@@ -18,8 +18,8 @@ use provost_datapath::{
     message_offset,
 };
 use provost_frontend_grpc::{
-    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, KnownMethods, MethodBinding, NodeMethods, PLAIN_CARRIER,
-    ServiceBinding, open_port_state,
+    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, KnownMethods, MethodBinding, NodeMethods,
+    PLAIN_CARRIER, ServiceBinding, open_port_state,
 };
 use provost_grpc::{
     GrpcConfig, GrpcConnection, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, RequestHead,

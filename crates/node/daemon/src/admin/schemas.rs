@@ -16,11 +16,17 @@ use crate::suggestion::what_is_known;
 
 use super::desk::Desk;
 
-/// All that are in memory, by service.
+/// All that are in memory, by service, and what is known of services that are called without one.
 pub(crate) fn list(desk: &Desk) -> ListSchemasResponse {
-    let known = desk.plane.services.schemas();
+    let mut known = desk.plane.services.schemas();
+    let opaque = desk.plane.services.opaque.list();
+    known.extend(opaque.into_iter().map(|schema| (schema, 0)));
+    known.sort_by(|(one, _), (other, _)| one.service.cmp(&other.service));
     ListSchemasResponse {
-        schemas: known.iter().map(|(bound, apps)| describe(bound, *apps)).collect(),
+        schemas: known
+            .iter()
+            .map(|(bound, apps)| describe(desk, bound, *apps))
+            .collect(),
     }
 }
 
@@ -32,7 +38,7 @@ pub(crate) fn get(desk: &Desk, asked: &GetSchemaRequest) -> Result<GetSchemaResp
     let with_hash = of_service().filter(|(bound, _)| bound.hash.to_string().starts_with(&asked.hash));
     if let Some((bound, apps)) = with_hash.max_by_key(|(_, apps)| *apps) {
         return Ok(GetSchemaResponse {
-            schema: Some(describe(bound, *apps)),
+            schema: Some(describe(desk, bound, *apps)),
             descriptor_set: bound.descriptor_set.to_vec(),
         });
     }
@@ -62,7 +68,7 @@ pub(crate) async fn prefetch(
         .map_err(|error| refusal(&error))?;
     desk.plane.connector.follow_schemas(&added);
     Ok(PrefetchSchemaResponse {
-        schemas: added.iter().map(|bound| describe(bound, 0)).collect(),
+        schemas: added.iter().map(|bound| describe(desk, bound, 0)).collect(),
     })
 }
 
@@ -114,7 +120,7 @@ fn both_ways(new: &BoundSchema, old: &BoundSchema) -> Result<Compatibility, Inco
     compatibility(&old.schema, &new.schema, &new.service)
 }
 
-fn describe(bound: &BoundSchema, apps: u32) -> Schema {
+fn describe(desk: &Desk, bound: &BoundSchema, apps: u32) -> Schema {
     let service = bound.schema.service(&bound.service);
     let methods = service.map_or(&[][..], |service| &service.methods);
     Schema {
@@ -122,6 +128,7 @@ fn describe(bound: &BoundSchema, apps: u32) -> Schema {
         hash: bound.hash.to_string(),
         methods: methods.iter().map(|method| method.name.clone()).collect(),
         apps,
+        source: desk.plane.services.source_of(bound).to_string(),
     }
 }
 

@@ -365,6 +365,10 @@ impl Config {
             let message = "is for transport = \"grpc\": messages between nodes are not compressed";
             problems.add(format!("{key}.compression"), message.into());
         }
+        if route.reflection && !is_grpc {
+            let message = "is for transport = \"grpc\": other nodes do not tell schemas";
+            problems.add(format!("{key}.reflection"), message.into());
+        }
         for (of, problem) in route.tls_problems(self.tls.as_ref()) {
             problems.add(format!("{key}.{of}"), problem);
         }

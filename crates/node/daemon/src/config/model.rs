@@ -259,6 +259,9 @@ pub struct RouteConfig {
     /// How messages to gRPC servers are compressed of which the caller asks nothing.
     #[serde(default, skip_serializing_if = "GrpcCompression::is_none")]
     pub compression: GrpcCompression,
+    /// Whether servers there are asked for schemas that this node does not have, by server reflection. Only gRPC servers.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reflection: bool,
     /// Whether calls of other nodes go there as well, while no app of this node has bound the service. Only to gRPC servers.
     #[serde(default, skip_serializing_if = "is_false")]
     pub export: bool,

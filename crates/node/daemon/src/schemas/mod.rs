@@ -13,6 +13,7 @@ mod opaque;
 mod work;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -165,6 +166,32 @@ struct KnownSchemas {
     /// By service, what the node was given last. As these are in use, their sets are not forgotten; no more than
     /// [`SchemaBounds::node`] can be.
     pinned: HashMap<String, Arc<BoundSchema>>,
+    /// The servers that have told a schema themselves.
+    learnt_from: HashMap<SchemaHash, String>,
+}
+
+/// Where a schema came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SchemaSource {
+    /// An app has brought it, or the process before had it.
+    App,
+    /// The configuration or an operator has given it.
+    Given,
+    /// The gRPC server at this endpoint has told it.
+    Server(String),
+    /// There is none: the methods are those that were called.
+    Calls,
+}
+
+impl fmt::Display for SchemaSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SchemaSource::App => f.write_str("app"),
+            SchemaSource::Given => f.write_str("given"),
+            SchemaSource::Server(endpoint) => write!(f, "reflection of {endpoint}"),
+            SchemaSource::Calls => f.write_str("none: methods that were called"),
+        }
+    }
 }
 
 /// A set of which services are known.
@@ -281,8 +308,40 @@ impl SchemaStore {
     /// Takes a schema that the configuration or an operator gives, and keeps it, as [`SchemaStore::add`] does.
     pub fn add_pinned(&self, descriptor_set: &[u8]) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
         let added = self.add(descriptor_set, None, SchemaOwner::Node)?;
-        self.lock().pin(&added);
+        let mut known = self.lock();
+        known.pin(&added);
+        for schema in &added {
+            known.learnt_from.remove(&schema.hash);
+        }
+        drop(known);
         Ok(added)
+    }
+
+    /// Takes a schema that a gRPC server has told, as [`SchemaStore::add_pinned`] does.
+    pub fn add_learnt(&self, descriptor_set: &[u8], from: &str) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
+        let added = self.add(descriptor_set, None, SchemaOwner::Node)?;
+        let mut known = self.lock();
+        for schema in &added {
+            // One that somebody has given meanwhile goes before it.
+            if !known.pinned.contains_key(&schema.service) {
+                known.pin(std::slice::from_ref(schema));
+                known.learnt_from.insert(schema.hash, from.to_owned());
+            }
+        }
+        Ok(added)
+    }
+
+    /// Where a schema came from.
+    #[must_use]
+    pub fn source_of(&self, schema: &BoundSchema) -> SchemaSource {
+        let known = self.lock();
+        let pinned = known.pinned.get(&schema.service);
+        match known.learnt_from.get(&schema.hash) {
+            _ if schema.schema.is_opaque() => SchemaSource::Calls,
+            Some(endpoint) => SchemaSource::Server(endpoint.clone()),
+            None if pinned.is_some_and(|pinned| pinned.hash == schema.hash) => SchemaSource::Given,
+            None => SchemaSource::App,
+        }
     }
 
     /// Takes the schemas of a file, or of all `.pb` files of a directory, pins them, and says how many services they have.
@@ -488,6 +547,7 @@ impl KnownSchemas {
         let oldest = *unused.map(|(number, _)| number).min()?;
         for hash in self.sets.remove(&oldest)?.services {
             self.by_hash.remove(&hash);
+            self.learnt_from.remove(&hash);
         }
         Some(())
     }

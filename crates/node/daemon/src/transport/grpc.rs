@@ -2,13 +2,14 @@
 
 mod attempts;
 pub(crate) mod channels;
+mod learn;
 mod own_dials;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use provost_datapath::{Engine, EngineStart, FieldReader, FieldWriter, Predecessor, RestoreError};
@@ -20,6 +21,7 @@ use provost_wire::Code;
 use rustix::net::AddressFamily;
 
 use self::attempts::{DialAttempts, DialTarget, TlsTarget};
+pub(crate) use self::learn::ToldSchema;
 pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
 use super::{
@@ -59,6 +61,43 @@ pub(crate) struct GrpcServerTerms {
     pub(crate) compression: MessageEncoding,
     /// What its connections are marked with.
     pub(crate) mark: Option<u32>,
+    /// What it is asked when hands were shaken.
+    pub(crate) question: Option<Arc<SchemaQuestion>>,
+}
+
+/// Asks a server for the schema of a service, by server reflection.
+pub(crate) struct SchemaQuestion {
+    service: String,
+    told: OnceLock<Result<ToldSchema, String>>,
+}
+
+impl SchemaQuestion {
+    pub(crate) fn about(service: &str) -> SchemaQuestion {
+        SchemaQuestion {
+            service: service.to_owned(),
+            told: OnceLock::new(),
+        }
+    }
+
+    /// What the server has told, once it was reached.
+    pub(crate) fn told(&self) -> Result<ToldSchema, String> {
+        let told = self.told.get().cloned();
+        told.unwrap_or_else(|| Err("it was not asked".to_owned()))
+    }
+
+    /// Asks a server that was reached.
+    fn ask(&self, met: &mut MetServer, authority: &str, deadline: Instant) {
+        let told = learn::learn(&self.service, |path, message| {
+            let question = grpc::ServerQuestion {
+                path,
+                authority,
+                message,
+            };
+            met.link.ask(question, learn::ANSWER_BYTES_MAX, deadline, now_ns)
+        });
+        // It is asked once.
+        let _ = self.told.set(told.map_err(|fault| fault.to_string()));
+    }
 }
 
 /// TLS with a gRPC server.
@@ -348,8 +387,12 @@ fn greet(
     }
     let config = config(request.grpc.compression, request.hello.limits, request.options);
     match establish(socket, &request, &config) {
-        Ok(met) => {
+        Ok(mut met) => {
             attempt.succeeded();
+            if let Some(question) = &request.grpc.question {
+                let authority = authority(&request.address, request.grpc.tls.as_ref());
+                question.ask(&mut met, &authority, request.deadline);
+            }
             Ok(peer(met, config, address, request))
         }
         Err(fault) => {

@@ -23,7 +23,8 @@ use provost_wire::Code;
 pub(crate) use address::PeerAddress;
 pub(crate) use grpc::channels as grpc_channels;
 pub(crate) use grpc::{
-    GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, is_own_dial, restoring_server,
+    GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, SchemaQuestion, ToldSchema, is_own_dial,
+    restoring_server,
 };
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,

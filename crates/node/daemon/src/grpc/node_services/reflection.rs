@@ -13,98 +13,13 @@ use tokio::sync::Semaphore;
 use super::{descriptors, malformed};
 use crate::app_registry::AttachedApp;
 use crate::grpc::GrpcAccess;
+use crate::reflection_messages::{
+    ErrorResponse, ExtensionNumbersResponse, FilesResponse, ReflectionAnswer, ReflectionQuestion,
+    ReflectionRequest, ReflectionResponse, ServiceResponse, ServicesResponse,
+};
 
 /// Questions that are looked up at a time, of all clients: the files of a schema may take milliseconds to read.
 const LOOK_UPS_MAX: usize = 2;
-
-/// A client's question. Which host it asks does not matter.
-#[derive(Clone, PartialEq, Message)]
-struct ReflectionRequest {
-    #[prost(string, tag = "1")]
-    host: String,
-    #[prost(oneof = "ReflectionQuestion", tags = "3, 4, 5, 6, 7")]
-    asked: Option<ReflectionQuestion>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum ReflectionQuestion {
-    #[prost(string, tag = "3")]
-    FileByFilename(String),
-    #[prost(string, tag = "4")]
-    FileContainingSymbol(String),
-    #[prost(message, tag = "5")]
-    FileContainingExtension(ExtensionRequest),
-    #[prost(string, tag = "6")]
-    AllExtensionNumbersOfType(String),
-    #[prost(string, tag = "7")]
-    ListServices(String),
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ExtensionRequest {
-    #[prost(string, tag = "1")]
-    containing_type: String,
-    #[prost(int32, tag = "2")]
-    extension_number: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ReflectionResponse {
-    #[prost(string, tag = "1")]
-    valid_host: String,
-    #[prost(message, optional, tag = "2")]
-    original_request: Option<ReflectionRequest>,
-    #[prost(oneof = "ReflectionAnswer", tags = "4, 5, 6, 7")]
-    told: Option<ReflectionAnswer>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum ReflectionAnswer {
-    #[prost(message, tag = "4")]
-    Files(FilesResponse),
-    #[prost(message, tag = "5")]
-    ExtensionNumbers(ExtensionNumbersResponse),
-    #[prost(message, tag = "6")]
-    Services(ServicesResponse),
-    #[prost(message, tag = "7")]
-    Error(ErrorResponse),
-}
-
-/// Files as they are in a descriptor set.
-#[derive(Clone, PartialEq, Message)]
-struct FilesResponse {
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    files: Vec<Vec<u8>>,
-}
-
-/// Tells that a type exists, and what extends it.
-#[derive(Clone, PartialEq, Message)]
-struct ExtensionNumbersResponse {
-    #[prost(string, tag = "1")]
-    base_type_name: String,
-    #[prost(int32, repeated, tag = "2")]
-    extension_number: Vec<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ServicesResponse {
-    #[prost(message, repeated, tag = "1")]
-    service: Vec<ServiceResponse>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ServiceResponse {
-    #[prost(string, tag = "1")]
-    name: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ErrorResponse {
-    #[prost(int32, tag = "1")]
-    error_code: i32,
-    #[prost(string, tag = "2")]
-    error_message: String,
-}
 
 /// A `FileDescriptorSet` whose files stay as they are: a message is encoded as bytes are, and what this node does not know of
 /// a file, such as options of the user's own, is passed on.
