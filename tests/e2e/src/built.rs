@@ -61,8 +61,8 @@ fn build(package: &str, path: &Path) {
     // What cargo has told this test of its own package is not that program's: dependencies whose build scripts look at it (`ring`) would
     // be built anew, with all that is made of them, now and again by the next build outside of a test.
     for (name, _) in std::env::vars_os() {
-        let is_of_package = |start: &&str| name.to_str().is_some_and(|name| name.starts_with(*start));
-        if OF_PACKAGE.iter().any(|start| is_of_package(&start)) {
+        let begins_with = |start: &&str| name.to_str().is_some_and(|name| name.starts_with(*start));
+        if OF_PACKAGE.iter().any(begins_with) {
             command.env_remove(name);
         }
     }
