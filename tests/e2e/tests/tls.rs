@@ -3,6 +3,7 @@
 mod authority;
 
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use authority::Authority;
 use provost::Code;
@@ -13,6 +14,8 @@ use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, wa
 use rcgen::{CertificateParams, CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn options(tables: String) -> NodeOptions {
     NodeOptions {
@@ -120,6 +123,24 @@ fn a_node_that_is_not_on_the_list_is_refused() {
 fn logged(node: &Node, text: &str, times: usize) {
     eventually(text, WAIT_MAX, || {
         node.program.log().matches(text).count() >= times
+    });
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_warned_of_until_another_one_is_there() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_after = (SystemTime::now() + 5 * DAY / 2).into();
+        let tables = authority.certify("b", "b", params, world.directory());
+        let b = world.node("b", &options(tables));
+        let status = b.operate(&["status"]);
+        assert!(status.contains("b-cert.pem ends in 2 d 1"), "{status}");
+        authority.vouch_for("b", world.directory());
+        eventually("the warning is gone", WAIT_MAX, || {
+            !b.operate(&["status"]).contains("ends in")
+        });
     });
 }
 

@@ -152,7 +152,7 @@ pub struct Frontend {
     /// Cancellations for which the output had no room yet: at most [`PENDING_STEPS_MAX`], and one for each call that was open.
     pub(crate) pending: VecDeque<Step>,
     /// Ends of calls for which there was no room towards the app yet.
-    failed: VecDeque<Step>,
+    pub(crate) failed: VecDeque<Step>,
     pub(crate) leaves: Vec<Leaf>,
     /// The private memory that messages of this connection take.
     pub(crate) share: Arc<PrivateBytes>,

@@ -6,7 +6,7 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::SEND_WINDOW;
 
 use crate::AppRole;
-use crate::engine::PENDING_STEPS_MAX;
+use crate::engine::{FAILED_STEPS_MAX, PENDING_STEPS_MAX};
 use crate::gather::POLL_COPY_BYTES_MAX;
 use crate::tests::{Bench, schema, step};
 
@@ -93,6 +93,39 @@ fn a_peer_that_reads_no_refusals_is_read_no_more() {
     }
     assert_eq!(refusals, begun - 20);
     assert!(bench.rx_in.is_empty());
+}
+
+#[test]
+fn an_app_that_reads_no_failures_is_read_no_more() {
+    let mut bench = Bench::new(AppRole::Client);
+    // Past what a connection may have in flight, each call fails; the app cancels it, so that no other bound counts it.
+    let in_flight = 30;
+    let mut begun = 0;
+    while begun < 2_000 && bench.tx_in.is_empty() {
+        begun += 1;
+        bench.tx_in.push(step(begun, Parts::BEGIN)).unwrap();
+        if begun > in_flight {
+            bench.tx_in.push(Step::cancel(begun, Code::Cancelled)).unwrap();
+        }
+        bench.poll();
+        while let Some(step) = bench.tx_out.pop() {
+            bench.discard(step);
+        }
+    }
+    let held = bench.frontend.failed.len();
+    assert!(held <= FAILED_STEPS_MAX, "{held} failures wait");
+    assert!(begun < 2_000, "the app was read on");
+    // It is carried on as it is, and nothing is lost once the app reads again.
+    bench.succeed();
+    let mut failures = 0;
+    loop {
+        bench.poll();
+        let Some(step) = bench.rx_out.pop() else { break };
+        failures += 1;
+        bench.discard(step);
+    }
+    assert_eq!(failures, begun - in_flight);
+    assert!(bench.tx_in.is_empty());
 }
 
 #[test]

@@ -343,7 +343,7 @@ fn ending(validity: CertificateValidity, now_unix_s: i64, place: CertificatePlac
         CertificatePlace::Workload => "the agent should have given another one by now, look at its log",
     };
     Some(format!(
-        "certificates: {place} ends in {days} days and {hours} hours: {what}"
+        "certificates: {place} ends in {days} d {hours} h: {what}"
     ))
 }
 
@@ -385,13 +385,9 @@ mod tests {
             )
         };
         assert_eq!(warning(365 * DAY, 8 * DAY), None);
-        assert!(
-            warning(365 * DAY, 6 * DAY)
-                .unwrap()
-                .contains("6 days and 0 hours")
-        );
+        assert!(warning(365 * DAY, 6 * DAY).unwrap().contains("6 d 0 h"));
         assert_eq!(warning(DAY, DAY / 2), None);
-        assert!(warning(DAY, DAY / 5).unwrap().contains("0 days and 4 hours"));
+        assert!(warning(DAY, DAY / 5).unwrap().contains("0 d 4 h"));
         assert!(warning(DAY, 0).unwrap().contains("has ended"));
     }
 }
