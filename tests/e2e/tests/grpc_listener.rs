@@ -138,9 +138,9 @@ fn calls_of_all_kinds_go_through_two_nodes() {
         };
         let a = world.node("a", &options);
         let probe = GrpcProbe::at(&place(&a, "web"));
-        // A client brings no schema, and nobody else has brought it to this node.
+        // A client brings no schema, nobody else has brought it to this node, and the app needs typed messages.
         let refused = run(probe.echo("a")).unwrap_err();
-        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         assert!(refused.message().contains("schemas.prefetch"), "{refused}");
         let mut agent = world.agent(&a);
         agent.calls_well();

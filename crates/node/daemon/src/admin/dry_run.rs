@@ -9,7 +9,7 @@ use provost_datapath::{
     Body, BodyForm, Buffer, BufferPool, Context, EncodedBody, Engine, FlowHints, Gathered, HeapFull, Offsets,
     Ports, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
 };
-use provost_engine::{DatapathContext, Direction, Parts, Sample, SampledStep, Side};
+use provost_engine::{DatapathContext, Direction, Parts, Sample, SampleSource, SampledStep, Side};
 use provost_shm::now_ns;
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata;
@@ -58,15 +58,7 @@ fn samples(desk: &Desk, tap: &str, most: usize) -> Result<Vec<Arc<Sample>>, Stat
         let Some(source) = live.policy.samples() else {
             continue;
         };
-        let mut from = 0;
-        loop {
-            let batch = source.read(from, BATCH_MAX);
-            if batch.samples.is_empty() {
-                break;
-            }
-            from = batch.next;
-            kept.extend(batch.samples);
-        }
+        read_kept(source, &mut kept);
     }
     kept.sort_by_key(|sample| sample.began_unix_ns);
     kept.dedup_by_key(|sample| {
@@ -80,6 +72,19 @@ fn samples(desk: &Desk, tap: &str, most: usize) -> Result<Vec<Arc<Sample>>, Stat
     let surplus = kept.len().saturating_sub(most);
     kept.drain(..surplus);
     Ok(kept)
+}
+
+/// Reads what a tap has sampled by now. Calls go on, and a reader that waited for the end would never come to it.
+fn read_kept(source: &dyn SampleSource, kept: &mut Vec<Arc<Sample>>) {
+    let (mut from, end) = (0, source.next());
+    while from < end {
+        let batch = source.read(from, BATCH_MAX);
+        if batch.samples.is_empty() {
+            return;
+        }
+        from = batch.next;
+        kept.extend(batch.samples.into_iter().filter(|sample| sample.number < end));
+    }
 }
 
 fn dry_run(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::TestPolicyResponse, Status> {
