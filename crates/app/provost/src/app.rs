@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Waker;
 use std::time::Duration;
 
 use provost_shm::{TimeSliceChoice, now_ns};
@@ -12,6 +11,7 @@ use crate::channel::ChannelInner;
 use crate::fork::refuse_child;
 use crate::link::{Link, Observer, SPIN_DEFAULT, Waits, block_on};
 use crate::status::{Code, Status};
+use crate::waker_list::WakerList;
 
 /// Time before an attempt to attach or connect again, the first and the most. It doubles with each failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -57,7 +57,7 @@ struct AppState {
     /// Those that want to be connected.
     channels: Vec<Weak<ChannelInner>>,
     /// Who waits for a link.
-    waiters: Vec<Waker>,
+    waiters: WakerList,
     /// Whether the thread that puts things back in order is at work.
     has_keeper: bool,
 }
@@ -225,11 +225,12 @@ impl AppInner {
 
     /// Waits for a link.
     pub(crate) async fn wait_for_link(self: &Arc<Self>) -> Arc<Link> {
+        let place = self.state().waiters.place();
         std::future::poll_fn(|context| {
             if let Some(link) = self.link() {
                 return std::task::Poll::Ready(link);
             }
-            self.state().waiters.push(context.waker().clone());
+            place.register(context.waker());
             self.keep();
             // It may have come before the waker was there.
             self.link()
@@ -243,9 +244,9 @@ impl AppInner {
         let link = self.attach()?;
         let mut state = self.state();
         state.link = Some(link.clone());
-        let waiters = std::mem::take(&mut state.waiters);
+        let waiters = state.waiters.clone();
         drop(state);
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.wake_all();
         Ok(link)
     }
 

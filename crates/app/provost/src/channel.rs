@@ -22,6 +22,7 @@ use crate::linked::Transport;
 use crate::reactor::Timer;
 use crate::request::{CallLimits, Readiness, Request};
 use crate::status::Status;
+use crate::waker_list::{WakerList, WakerPlace};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,7 +103,7 @@ struct State {
     /// Whether the last attempt to connect has failed.
     has_failed: bool,
     /// Tasks that want to know when the state changes.
-    waiters: Vec<Waker>,
+    waiters: WakerList,
 }
 
 /// Whether a [`Channel`] is connected, as gRPC's connectivity states have it. A channel is never idle: whatever it has
@@ -197,12 +198,13 @@ impl Channel {
                 _ => ChannelState::Ready,
             };
         };
+        let mut place = None;
         std::future::poll_fn(|context| {
-            let mut state = inner.state();
+            let state = inner.state();
             match state.now() {
                 now if now != known => Poll::Ready(now),
                 _ => {
-                    state.wake_on_change(context.waker());
+                    state.wake_on_change(&mut place, context.waker());
                     Poll::Pending
                 }
             }
@@ -442,10 +444,9 @@ impl State {
         }
     }
 
-    fn wake_on_change(&mut self, waker: &Waker) {
-        if !self.waiters.iter().any(|known| known.will_wake(waker)) {
-            self.waiters.push(waker.clone());
-        }
+    /// Has `waker` woken when the state changes; `place` is that of who waits.
+    fn wake_on_change(&self, place: &mut Option<WakerPlace>, waker: &Waker) {
+        place.get_or_insert_with(|| self.waiters.place()).register(waker);
     }
 
     fn failed(&mut self, status: &Status) {
@@ -536,8 +537,9 @@ impl ChannelInner {
         deadline_ns: u64,
     ) -> Result<Connection, Status> {
         let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
+        let mut place = None;
         std::future::poll_fn(|context| {
-            let mut state = self.state();
+            let state = self.state();
             if let Some(current) = state.connection() {
                 return Poll::Ready(Ok(current.clone()));
             }
@@ -548,7 +550,7 @@ impl ChannelInner {
                 let why = why.unwrap_or_else(|| Status::unavailable("the node's service went away"));
                 return Poll::Ready(Err(Status::unavailable(why.message())));
             }
-            state.wake_on_change(context.waker());
+            state.wake_on_change(&mut place, context.waker());
             drop(state);
             self.app.keep();
             match late.as_mut().map(|timer| timer.poll(context)) {
@@ -565,10 +567,10 @@ impl ChannelInner {
 }
 
 /// Wakes whoever waits for a change.
-fn wake(mut state: MutexGuard<'_, State>) {
-    let waiters = std::mem::take(&mut state.waiters);
+fn wake(state: MutexGuard<'_, State>) {
+    let waiters = state.waiters.clone();
     drop(state);
-    waiters.into_iter().for_each(Waker::wake);
+    waiters.wake_all();
 }
 
 impl Drop for ChannelInner {
@@ -626,7 +628,7 @@ pub(crate) async fn when_room<R>(
     deadline_ns: u64,
     mut attempt: impl FnMut() -> Result<R, SubmitError>,
 ) -> Result<R, SubmitError> {
-    let mut spins = 0;
+    let (mut spins, mut place) = (0, None);
     std::future::poll_fn(|context| {
         let no_room = match attempt() {
             Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
@@ -635,7 +637,7 @@ pub(crate) async fn when_room<R>(
         if deadline_ns != 0 && now_ns() >= deadline_ns {
             return Poll::Ready(Err(no_room));
         }
-        link.wait_for_room(context.waker());
+        link.wait_for_room(&mut place, context.waker());
         // The service may be held up by completions that nobody takes.
         link.look_in();
         link.yield_unless_contended();

@@ -95,6 +95,7 @@ mod status;
 mod streaming;
 #[cfg(any(feature = "opentelemetry", feature = "tracing"))]
 pub mod telemetry;
+mod waker_list;
 pub mod well_known;
 
 pub use app::{App, AppBuilder};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -22,7 +22,10 @@ pub(crate) struct Control {
     /// Requests under way, by id.
     pending: Mutex<HashMap<u64, Pending>>,
     /// Services that were taken back on the service's own account.
-    unbound: Mutex<UnboundServices>,
+    /// Services that were taken back on the service's own account, each with the reason.
+    unbound: Mutex<Vec<(String, Status)>>,
+    /// How many these are, for servers, which ask with each call.
+    unbound_count: AtomicUsize,
     /// Why the service detaches this app, if it has said so.
     farewell: Mutex<Option<Status>>,
     /// Held while packets are received, so that they are handled in order.
@@ -35,13 +38,6 @@ struct Pending {
     waker: Option<Waker>,
 }
 
-#[derive(Default)]
-struct UnboundServices {
-    /// Each with the reason.
-    services: Vec<(String, Status)>,
-    wakers: Vec<Waker>,
-}
-
 /// Services that were taken back and that nobody has asked about, at most.
 const UNBOUND_MAX: usize = 1024;
 
@@ -50,6 +46,7 @@ pub(crate) enum Notice {
     Segment(SegmentAdded, OwnedFd),
     Region(RegionReplaced, OwnedFd),
     Peer(PeerDescription),
+    Unbound(ServiceUnbound),
 }
 
 /// How long the service may take to make room for what it must be told.
@@ -62,6 +59,7 @@ impl Control {
             next_id: AtomicU64::new(1),
             pending: Mutex::default(),
             unbound: Mutex::default(),
+            unbound_count: AtomicUsize::new(0),
             farewell: Mutex::default(),
             receiving: Mutex::default(),
         }
@@ -120,24 +118,16 @@ impl Control {
         self.pending().remove(&id);
     }
 
-    /// The next of these services that was taken back on the service's own account, and why.
-    pub(crate) fn poll_unbound(
-        &self,
-        is_own: impl Fn(&str) -> bool,
-        context: &mut Context<'_>,
-    ) -> Poll<(String, Status)> {
+    /// The next of these services that was taken back on the service's own account: why.
+    pub(crate) fn take_unbound(&self, is_own: impl Fn(&str) -> bool) -> Option<Status> {
+        if self.unbound_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let mut unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = unbound.services.iter().position(|(service, _)| is_own(service)) {
-            return Poll::Ready(unbound.services.swap_remove(at));
-        }
-        if !unbound
-            .wakers
-            .iter()
-            .any(|waker| waker.will_wake(context.waker()))
-        {
-            unbound.wakers.push(context.waker().clone());
-        }
-        Poll::Pending
+        let at = unbound.iter().position(|(service, _)| is_own(service))?;
+        let (_, reason) = unbound.swap_remove(at);
+        self.unbound_count.store(unbound.len(), Ordering::Release);
+        Some(reason)
     }
 
     /// Why the service detaches this app, if it has said so.
@@ -146,15 +136,13 @@ impl Control {
         farewell.clone()
     }
 
-    fn note_unbound(&self, unbound: ServiceUnbound) {
+    pub(super) fn note_unbound(&self, unbound: ServiceUnbound) {
         let reason = Status::new(Code::from_number(unbound.code), unbound.message);
         let mut all = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.services.len() < UNBOUND_MAX {
-            all.services.push((unbound.service, reason));
+        if all.len() < UNBOUND_MAX {
+            all.push((unbound.service, reason));
         }
-        let wakers = std::mem::take(&mut all.wakers);
-        drop(all);
-        wakers.into_iter().for_each(Waker::wake);
+        self.unbound_count.store(all.len(), Ordering::Release);
     }
 
     /// Receives all packets that are there. An error, or the end of the socket, ends the attachment.
@@ -182,7 +170,7 @@ impl Control {
                         region.ok_or_else(|| io::Error::other("a region came without its memory"))?;
                     notice(Notice::Region(replaced, region))?;
                 }
-                Some(reply::Body::Unbound(unbound)) => self.note_unbound(unbound),
+                Some(reply::Body::Unbound(unbound)) => notice(Notice::Unbound(unbound))?,
                 Some(reply::Body::Peer(description)) => notice(Notice::Peer(description))?,
                 Some(reply::Body::Failed(failed)) if reply.id == 0 => {
                     let reason = Status::new(Code::from_number(failed.code), failed.message);

@@ -1,7 +1,7 @@
 //! The way in: completions are taken off their ring by whoever polls, and delivered to the calls that they are for.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -350,6 +350,17 @@ impl Link {
     /// Says where the calls of peers go that connect to the service of this `Bind` request.
     pub(crate) fn register_bind(&self, bind: u64, place: CallId, service: usize) {
         lock(&self.binds).insert(bind, Listener { place, service });
+    }
+
+    /// Has the servers on this link look at what the service has said of them.
+    pub(super) fn wake_servers(&self) {
+        let places: HashSet<CallId> = lock(&self.binds)
+            .values()
+            .map(|listener| listener.place)
+            .collect();
+        for place in places {
+            self.calls.wake(place);
+        }
     }
 
     fn server_of_bind(&self, bind: u64) -> Option<Listener> {

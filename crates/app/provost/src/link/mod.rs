@@ -51,6 +51,7 @@ use crate::attach::Attachment;
 use crate::reactor::Reactor;
 use crate::shared::window::ReceiveRange;
 use crate::status::Status;
+use crate::waker_list::{WakerList, WakerPlace};
 use calls::{CallTable, WireName};
 use control::{Control, Notice};
 use drain::{Drained, Inbox, Listener};
@@ -90,7 +91,7 @@ pub(crate) struct Link {
     /// Who is at the other end of the connections of servers.
     peers: Mutex<PeerTable>,
     /// What waits for room in the submission ring.
-    room_waiters: Mutex<Vec<Waker>>,
+    room_waiters: WakerList,
     has_room_waiters: AtomicBool,
     is_dead: AtomicBool,
     /// Told about connections that closed and about the end of the link.
@@ -146,7 +147,7 @@ impl Link {
             segments: Mutex::default(),
             binds: Mutex::default(),
             peers: Mutex::default(),
-            room_waiters: Mutex::default(),
+            room_waiters: WakerList::default(),
             has_room_waiters: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             observer,
@@ -278,22 +279,19 @@ impl Link {
         result
     }
 
-    /// Has `waker` woken when there may be room in the submission ring.
-    pub(crate) fn wait_for_room(&self, waker: &Waker) {
-        let mut waiters = lock(&self.room_waiters);
-        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            waiters.push(waker.clone());
-        }
+    /// Has `waker` woken when there may be room in the submission ring; `place` is that of who waits.
+    pub(crate) fn wait_for_room(&self, place: &mut Option<WakerPlace>, waker: &Waker) {
+        place
+            .get_or_insert_with(|| self.room_waiters.place())
+            .register(waker);
         self.has_room_waiters.store(true, Ordering::Release);
-        drop(waiters);
         self.keep_ticking();
     }
 
     fn wake_room_waiters(&self) {
         if self.has_room_waiters.load(Ordering::Acquire) {
             self.has_room_waiters.store(false, Ordering::Release);
-            let waiters = std::mem::take(&mut *lock(&self.room_waiters));
-            waiters.into_iter().for_each(Waker::wake);
+            self.room_waiters.wake_all();
         }
     }
 
@@ -350,6 +348,11 @@ impl Link {
             Notice::Region(replaced, memory) => self.take_region(&replaced, memory),
             Notice::Peer(description) => {
                 self.note_peer(description);
+                Ok(())
+            }
+            Notice::Unbound(unbound) => {
+                self.control.note_unbound(unbound);
+                self.wake_servers();
                 Ok(())
             }
         })

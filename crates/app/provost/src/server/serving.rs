@@ -166,7 +166,7 @@ impl Serving {
                     late: Timer::new(UNBIND_TIMEOUT),
                 });
             }
-            self.poll_taken_back(context);
+            self.note_taken_back();
             self.poll_drained(context);
             let is_unbound = self.poll_unbinding(context);
             self.poll_ready_tasks();
@@ -181,17 +181,21 @@ impl Serving {
                     let refused = self.link.control.farewell().map(Outcome::Refused);
                     return Poll::Ready(refused.unwrap_or(Outcome::LinkLost));
                 }
-                Poll::Pending if self.ready.is_empty() => return Poll::Pending,
+                // What the node says of the services wakes the inbox, which has to be registered before this looks.
+                Poll::Pending if !self.note_taken_back() && self.ready.is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
         }
     }
 
     /// Once the node has taken all services back, what is left is to finish the calls.
-    fn poll_taken_back(&mut self, context: &mut Context<'_>) {
+    ///
+    /// Returns whether it has said so of one since the last time.
+    fn note_taken_back(&mut self) -> bool {
+        let known = self.unbound;
         let services = &self.services;
         let is_own = |name: &str| services.iter().any(|bound| bound.descriptor.name == name);
-        while let Poll::Ready((_, reason)) = self.link.control.poll_unbound(is_own, context) {
+        while let Some(reason) = self.link.control.take_unbound(is_own) {
             self.unbound += 1;
             if self.unbound >= services.len() && self.shutdown.is_none() {
                 self.refusal = Some(reason);
@@ -201,6 +205,7 @@ impl Serving {
                 });
             }
         }
+        self.unbound > known
     }
 
     /// Whether the service has taken note that it shall pass on no more calls.

@@ -1,0 +1,91 @@
+//! What waits holds the waker of its last poll, and none of those before: executors may bring another one each time.
+
+mod support;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use provost::blocking::block_on;
+use provost::{App, Server};
+use support::{Note, Notes, NotesClient, World, eventually};
+
+/// Wakers that may be alive at a time: a server's own places keep the last that they were polled with.
+const ALIVE_MAX: usize = 8;
+
+struct UnparkThread(Thread);
+
+impl Wake for UnparkThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future with a new waker each time until `is_over`; the most wakers that were alive after a poll, and how often it polled.
+fn poll_with_new_wakers(future: impl Future, is_over: impl Fn() -> bool) -> (usize, usize) {
+    let mut future = pin!(future);
+    let (mut wakers, mut alive_max, mut polls) = (Vec::<Weak<UnparkThread>>::new(), 0, 0);
+    while !is_over() {
+        let waker = Arc::new(UnparkThread(std::thread::current()));
+        wakers.push(Arc::downgrade(&waker));
+        let polled = future
+            .as_mut()
+            .poll(&mut Context::from_waker(&Waker::from(waker)));
+        assert!(polled.is_pending(), "it ended");
+        wakers.retain(|waker| waker.strong_count() > 0);
+        alive_max = alive_max.max(wakers.len());
+        polls += 1;
+        std::thread::park_timeout(Duration::from_micros(200));
+    }
+    (alive_max, polls)
+}
+
+#[test]
+fn a_server_keeps_no_wakers_of_earlier_polls() {
+    let world = World::empty();
+    let app = world.app();
+    let is_over = AtomicBool::new(false);
+    let (alive, polls) = std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let serving = Server::builder().app(&app).add_service(Notes::default()).serve();
+            poll_with_new_wakers(serving, || is_over.load(Ordering::Relaxed))
+        });
+        let client = connected(&world.app());
+        for number in 0..300 {
+            block_on(client.echo(Note::new(number, ""))).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        server.join().unwrap()
+    });
+    assert!(
+        polls > 100 && alive <= ALIVE_MAX,
+        "{alive} wakers after {polls} polls"
+    );
+}
+
+#[test]
+fn a_channel_keeps_no_wakers_of_who_asks_for_its_state() {
+    let world = World::new();
+    let client = connected(&world.app());
+    let channel = &client.channel;
+    let polls = std::cell::Cell::new(0);
+    let enough = || {
+        polls.set(polls.get() + 1);
+        polls.get() > 100
+    };
+    let (alive, _) = poll_with_new_wakers(channel.state_changed(channel.state()), enough);
+    assert_eq!(alive, 1);
+}
+
+fn connected(app: &App) -> NotesClient {
+    let mut client = None;
+    eventually("a client connects", || {
+        client = block_on(NotesClient::connect(app)).ok();
+        client.is_some()
+    });
+    client.unwrap()
+}
