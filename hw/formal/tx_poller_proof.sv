@@ -35,7 +35,9 @@ module tx_poller_proof (
       .FLOWS(1),
       .FLOW_BITS(1),
       .BATCH(2),
-      .READS_LOG2(1)
+      .READS_LOG2(1),
+      // As many as there can be, so that a batch ends within the bound.
+      .FLOW_READS(2)
   ) dut (
       .enable(1'b1),
       .restart(1'b0),

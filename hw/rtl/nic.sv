@@ -501,9 +501,6 @@ module nic #(
   logic order_tx_valid;
   logic order_tx_take;
   nic_pkg::transmit_t order_tx;
-  logic order_rx_valid;
-  logic order_rx_take;
-  nic_pkg::receive_t order_rx;
   logic packet_sent;
   order_queue #(
       .WIDTH($bits(transmit))
@@ -517,17 +514,42 @@ module nic #(
       .pop_valid(order_tx_valid),
       .pop_data(order_tx)
   );
+  // What has no line in the receive buffer and goes to no area is short. Packets of messages keep their order, and those that go to the host as they
+  // are keep theirs.
+  logic short_order_valid;
+  logic short_order_take;
+  nic_pkg::receive_t short_order;
+  logic short_room_for_two;
+  logic long_order_valid;
+  logic long_order_take;
+  nic_pkg::receive_t long_order;
+  logic long_room_for_two;
+  logic receive_is_long;
+  assign receive_is_long = receive.lines > 6'd1 || receive.store || receive.raw;
+  assign receive_room_for_two = short_room_for_two && long_room_for_two;
   order_queue #(
       .WIDTH($bits(receive))
-  ) receive_orders (
+  ) short_orders (
       .clk,
       .rst,
-      .push(receive_valid),
+      .push(receive_valid && !receive_is_long),
       .push_data(receive),
-      .room_for_two(receive_room_for_two),
-      .pop(order_rx_take),
-      .pop_valid(order_rx_valid),
-      .pop_data(order_rx)
+      .room_for_two(short_room_for_two),
+      .pop(short_order_take),
+      .pop_valid(short_order_valid),
+      .pop_data(short_order)
+  );
+  order_queue #(
+      .WIDTH($bits(receive))
+  ) long_orders (
+      .clk,
+      .rst,
+      .push(receive_valid && receive_is_long),
+      .push_data(receive),
+      .room_for_two(long_room_for_two),
+      .pop(long_order_take),
+      .pop_valid(long_order_valid),
+      .pop_data(long_order)
   );
   packet_tx transmitter (
       .command_valid(order_tx_valid),
@@ -552,9 +574,12 @@ module nic #(
       .FLOW_BITS(FLOW_BITS)
   ) writer (
       .flow_base(flow_rx_base),
-      .command_valid(order_rx_valid),
-      .command_take(order_rx_take),
-      .command(order_rx),
+      .short_valid(short_order_valid),
+      .short_take(short_order_take),
+      .short_order,
+      .long_valid(long_order_valid),
+      .long_take(long_order_take),
+      .long_order,
       .write(receive_write),
       .write_ready(receive_write_ready),
       .write_address(receive_write_address),

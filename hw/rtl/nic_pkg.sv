@@ -113,7 +113,7 @@ package nic_pkg;
     logic [15:0] sum;
   } entry_t;
 
-  // A packet that came whole and intact. Its lines are in the receive buffer; the first is here too.
+  // A packet that came whole and intact. Its first line is here, the others are in the receive buffer.
   typedef struct packed {
     logic [47:0] remote;
     logic [BUFFER_LINE_BITS:0] lines;
@@ -138,9 +138,9 @@ package nic_pkg;
     logic [47:0] remote;
   } transmit_t;
 
-  // What to do with the next packet of the receive buffer, or what to write to a receive ring without one.
+  // What to do with a packet that has come, or what to write to a receive ring without one.
   typedef struct packed {
-    // Write a slot; else only take the packet out of the buffer.
+    // Write a slot; else only take the packet's other lines out of the receive buffer.
     logic deliver;
     // The packet's lines follow the header line, all of them; else its payload stays where it is in the packet.
     logic raw;
@@ -150,8 +150,10 @@ package nic_pkg;
     logic store;
     logic [31:0] store_address;
     logic [7:0] flow;
+    // Lines of the packet, of which the first is here.
     logic [BUFFER_LINE_BITS:0] lines;
     logic [HEAD_BITS-1:0] head;
+    logic [LINE_BITS-1:0] first;
   } receive_t;
 
   // What the call table knows of a call on its way.

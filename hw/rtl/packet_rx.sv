@@ -1,5 +1,5 @@
-// Takes packets from the wire, and passes on those that are whole and intact: their lines to the receive buffer, what the
-// transport needs of each to a queue. The wire does not wait: a packet without room is dropped. Drops are counted by reason.
+// Takes packets from the wire, and passes on those that are whole and intact: the first line of each, with what else the transport needs, to a
+// queue, the other lines to the receive buffer. The wire does not wait: a packet without room is dropped. Drops are counted by reason.
 module packet_rx (
     input logic clk,
     input logic rst,
@@ -47,7 +47,8 @@ module packet_rx (
   assign first = is_first ? kept : first_q;
   assign bytes = {4'd0, lines_q, 6'd0} + 16'(wire_bytes);
   assign long_now = long_q || lines_q >= 6'(nic_pkg::BUFFER_LINES);
-  assign full_now = full_q || !line_ready || !packet_ready;
+  // A packet of one line needs no room in the receive buffer.
+  assign full_now = full_q || !packet_ready || (!is_first && !line_ready);
 
   byte_mask mask (
       .bytes(16'(wire_bytes)),
@@ -94,7 +95,7 @@ module packet_rx (
   assign good = ends && !long_now && !full_now && !short_header && check_good && kind_good && length_good;
   assign count_good = good;
 
-  assign line_push = enable && wire_valid && !long_now && !full_now;
+  assign line_push = enable && wire_valid && !is_first && !long_now && !full_now;
   assign line_data = kept;
   assign line_commit = good;
   assign line_rollback = ends && !good;

@@ -48,6 +48,7 @@ module receive_order (
     receive.store_address = store_address;
     receive.flow = request_flow;
     receive.lines = of_packet ? packet.lines : 6'd0;
+    receive.first = packet.first;
     host_kind = nic_pkg::ENTRY_ERROR;
     host_bytes = '0;
     host_connection = packet.first[31:16];

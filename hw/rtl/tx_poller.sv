@@ -11,8 +11,9 @@ module tx_poller #(
     parameter int FLOWS = 4,
     parameter int FLOW_BITS = 2,
     parameter int BATCH = 4,
-    // Reads that can be out, as a logarithm.
-    parameter int READS_LOG2 = 5
+    // Reads that can be out, as a logarithm, and of one flow: memory answers in order, so what one has out the others wait for.
+    parameter int READS_LOG2 = 5,
+    parameter int FLOW_READS = 5 * (1 << READS_LOG2) / 8
 ) (
     input logic clk,
     input logic rst,
@@ -216,7 +217,8 @@ module tx_poller #(
   logic [15:0] read_count;
   logic [3:0] reader_stride_log2;
   always_comb begin
-    for (int i = 0; i < FLOWS; i++) wants[i] = state_q[i] != IDLE && issued_q[i] != wanted_q[i];
+    for (int i = 0; i < FLOWS; i++)
+      wants[i] = state_q[i] != IDLE && issued_q[i] != wanted_q[i] && issued_q[i] - answered_q[i] < BUFFER_COUNT_BITS'(FLOW_READS);
     reader = turn_q;
     for (int i = FLOWS; i > 0; i--) begin
       if (wants[(turn_q+FLOW_BITS'(i))&FLOW_BITS'(FLOWS-1)]) reader = (turn_q + FLOW_BITS'(i)) & FLOW_BITS'(FLOWS - 1);
