@@ -11,7 +11,7 @@ mod world;
 
 pub use random::SeededRandom;
 pub use traffic::{CallPattern, ClientRecord, ServerRecord};
-pub use world::{HostKind, WireFaults, World, WorldConfig, nic_config};
+pub use world::{HostKind, WireFaults, World, WorldConfig, nic_config, nic_config_with_areas};
 
 use provost_nic_model::{ModelUnavailable, RtlModel};
 

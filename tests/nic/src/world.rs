@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use provost_datagram::{Call, Checking, Config, Endpoint, Event, Mark, MsgBuf, SessionId};
-use provost_nic::{Balance, Board, FetchMode, FlowShape, registers};
+use provost_datagram_sim::PacketNetwork;
+use provost_nic::{Balance, Board, FetchMode, FlowShape, MessageAreas, registers};
 use provost_nic_host::{HostConfig, HostError, HostEvent, NicHost};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 
@@ -79,6 +80,19 @@ pub fn nic_config(fetch: FetchMode) -> HostConfig {
     }
 }
 
+/// The same, with areas for messages of up to seven packets.
+#[must_use]
+pub fn nic_config_with_areas(fetch: FetchMode) -> HostConfig {
+    HostConfig {
+        sessions_max: 8,
+        areas: Some(MessageAreas {
+            base: 16_384,
+            lines_log2: 7,
+        }),
+        ..nic_config(fetch)
+    }
+}
+
 enum WorldHost {
     Nic(Box<(SimulatedNic, NicHost)>),
     Software(Box<Endpoint<u64>>),
@@ -93,6 +107,10 @@ pub struct World {
     /// Packets on their way, by the cycle in which they arrive.
     wire: BTreeMap<(u64, u64), (usize, WirePacket)>,
     packets: u64,
+    /// The datagram transport's simulator, if that is between the hosts.
+    pub network: Option<PacketNetwork>,
+    /// The packets that were sent, and by whom, from when on somebody wants to see them.
+    pub captured: Option<Vec<(usize, Vec<u8>)>>,
     turn: usize,
     sessions: Vec<SessionId>,
     ended: usize,
@@ -132,6 +150,8 @@ impl World {
             hosts,
             wire: BTreeMap::new(),
             packets: 0,
+            network: None,
+            captured: None,
             turn: 0,
             sessions: Vec::new(),
             ended: 0,
@@ -229,6 +249,11 @@ impl World {
                 "nothing ends any more: {ended} of {until} calls have"
             );
         }
+    }
+
+    /// Begins as many calls as slots allow, so many at most.
+    pub fn begin(&mut self, calls: u64) {
+        self.begin_calls(self.client.made + calls);
     }
 
     fn calls_ended(&self) -> u64 {
@@ -329,11 +354,22 @@ impl World {
         self.cycle += 1;
     }
 
+    /// The next packet that has arrived, and at which host.
+    fn arrived(&mut self) -> Option<(usize, WirePacket)> {
+        let now_ns = self.now_ns();
+        if let Some(network) = &mut self.network {
+            return network.arrived(now_ns).map(|packet| {
+                let remote = packet.from.into();
+                let bytes = packet.bytes;
+                (usize::from(packet.to), WirePacket { remote, bytes })
+            });
+        }
+        let entry = self.wire.first_entry()?;
+        (entry.key().0 <= self.cycle).then(|| entry.remove())
+    }
+
     fn deliver(&mut self) {
-        while let Some(entry) = self.wire.first_entry()
-            && entry.key().0 <= self.cycle
-        {
-            let (to, packet) = entry.remove();
+        while let Some((to, packet)) = self.arrived() {
             let now_ns = self.now_ns();
             match &mut self.hosts[to] {
                 WorldHost::Nic(it) => it.0.inject(packet),
@@ -437,6 +473,13 @@ impl World {
     fn send(&mut self, from: usize, packet: WirePacket) {
         let to = packet.remote as usize;
         let mut bytes = packet.bytes;
+        if let Some(captured) = &mut self.captured {
+            captured.push((from, bytes.clone()));
+        }
+        let now_ns = self.now_ns();
+        if let Some(network) = &mut self.network {
+            return network.send(now_ns, (from as u16, to as u16), bytes);
+        }
         let faults = self.config.faults;
         if self.random.chance(faults.loss) {
             self.faults_made[0] += 1;

@@ -1,9 +1,10 @@
 //! What hosts and peers do wrong is counted and refused; nothing hangs, and other flows go on.
 
 use provost_datagram::Checking;
+use provost_datagram::packet::{Flags, Head, Header, Kind, Packet, Prefix};
 use provost_nic::registers::{self, CounterName};
 use provost_nic::{Balance, Board, EntryHead, EntryKind};
-use provost_nic_tests::rig::{CLIENT, NicRig, SERVER};
+use provost_nic_tests::rig::{CLIENT, LOCAL_TOKEN, NicRig, SERVER};
 use provost_nic_tests::{SeededRandom, say_skipped};
 
 fn rig(balance: Balance) -> Option<NicRig> {
@@ -280,4 +281,109 @@ fn packets_of_strangers_and_of_other_calls_change_nothing() {
         rig.inject(&good);
     }
     assert_eq!(rig.receive(0).len(), 1);
+}
+
+/// The peer's response to the call that a request packet of the NIC began.
+fn response_to(request: &[u8], payload: &[u8]) -> Vec<u8> {
+    let Ok(packet) = Packet::parse(request, Checking::Wire) else {
+        panic!("the NIC sends whole packets");
+    };
+    let header = Header {
+        kind: Kind::Response,
+        flags: Flags::NONE,
+        session: CLIENT,
+        token: LOCAL_TOKEN,
+        ..packet.header
+    };
+    let prefix = Prefix {
+        message_bytes: payload.len() as u32,
+        code: 0,
+        held: 0,
+    };
+    let head = Head::of_data(&header, &prefix).seal(payload, Checking::Wire);
+    [head.bytes(), payload].concat()
+}
+
+/// Makes a call from a flow, and has its response arrive.
+fn call(rig: &mut NicRig, flow: usize, tag: u64) {
+    rig.send(flow, EntryKind::Request, CLIENT, 1, tag, b"payload");
+    rig.settle();
+    let sent = rig.sent();
+    assert_eq!(sent.len(), 1, "call {tag}");
+    rig.inject(&response_to(&sent[0].bytes, &tag.to_le_bytes()));
+}
+
+#[test]
+fn a_host_that_stops_polling_loses_no_response_and_holds_nobody_up() {
+    let Some(mut rig) = rig(Balance::Static) else {
+        return;
+    };
+    // Flow 1's host makes as many calls as its ring has slots, and looks at none of what comes.
+    for tag in 0..16 {
+        call(&mut rig, 1, tag);
+    }
+    // The NIC takes no entry that it could not answer.
+    rig.send(1, EntryKind::Request, CLIENT, 1, 16, b"payload");
+    rig.settle();
+    assert_eq!(rig.sent(), []);
+    // Flow 2 goes on, for several laps of its ring.
+    for tag in 100..150 {
+        call(&mut rig, 2, tag);
+        let received = rig.receive(2);
+        assert_eq!(received.len(), 1);
+        assert_eq!(
+            (received[0].head.tag, &received[0].payload[..]),
+            (tag, &tag.to_le_bytes()[..])
+        );
+    }
+    // When its host looks again, everything is there, and the last call begins.
+    let tags: Vec<u64> = rig.receive(1).iter().map(|received| received.head.tag).collect();
+    assert_eq!(tags, (0..16).collect::<Vec<u64>>());
+    rig.settle();
+    assert_eq!(rig.sent().len(), 1);
+}
+
+#[test]
+fn corrupted_packets_cost_the_requests_among_them_nothing() {
+    let Some(mut rig) = NicRig::new(Checking::Packets, Balance::ObjectKey)
+        .map_err(say_skipped)
+        .ok()
+    else {
+        return;
+    };
+    let mut random = SeededRandom::new(3);
+    let (mut delivered, mut damaged) = (Vec::new(), 0);
+    for number in 0..200u64 {
+        let (slot, call) = ((number % 8) as u8, (number / 8) as u32 + 1);
+        let request = NicRig::request(slot, call, 1, &number.to_le_bytes(), Checking::Packets);
+        for _ in 0..random.below(4) {
+            let mut bytes = request.clone();
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 + random.below(255) as u8;
+            // Some are cut, some have a tail of several lines.
+            match random.below(3) {
+                0 => bytes.truncate(at + 1),
+                1 => bytes.resize(bytes.len() + random.below(2_500) as usize, 7),
+                _ => {}
+            }
+            rig.inject(&bytes);
+            damaged += 1;
+        }
+        rig.inject(&request);
+        for flow in 0..4 {
+            for received in rig.receive(flow) {
+                delivered.push(u64::from_le_bytes(received.payload[..].try_into().unwrap()));
+                rig.send(flow, EntryKind::Response, SERVER, 0, received.head.tag, b"");
+                rig.settle();
+            }
+        }
+    }
+    assert_eq!(delivered, (0..200).collect::<Vec<u64>>());
+    let dropped = [
+        CounterName::DroppedCheck,
+        CounterName::DroppedLength,
+        CounterName::DroppedKind,
+    ];
+    let dropped: u32 = dropped.map(|name| rig.counter(name)).iter().sum();
+    assert!(damaged > 200 && dropped == damaged, "{dropped} of {damaged}");
 }

@@ -10,19 +10,14 @@ use provost_nic::{
 use provost_nic_model::{HostTiming, WirePacket};
 use provost_nic_tests::rig::{CLIENT, LOCAL_TOKEN, NicRig, REMOTE, SERVER};
 use provost_nic_tests::{
-    CallPattern, HostKind, SeededRandom, WireFaults, World, WorldConfig, nic_config, say_skipped,
+    CallPattern, HostKind, SeededRandom, WireFaults, World, WorldConfig, nic_config_with_areas, say_skipped,
 };
 
 /// Seven packets of 1,000 bytes.
 const BYTES_MAX: usize = 7_000;
 
 fn config(hosts: [HostKind; 2], faults: WireFaults, seed: u64) -> WorldConfig {
-    let mut nic = nic_config(FetchMode::Polled);
-    nic.sessions_max = 8;
-    nic.areas = Some(MessageAreas {
-        base: 16_384,
-        lines_log2: 7,
-    });
+    let nic = nic_config_with_areas(FetchMode::Polled);
     WorldConfig {
         seed,
         hosts,

@@ -10,7 +10,10 @@
 
 pub mod chaos;
 mod network;
+mod packets;
 pub mod traffic;
+
+pub use packets::{ArrivedPacket, PacketNetwork};
 
 pub use network::{Links, Network, NetworkStatistics, PacketDamage, PacketFaults};
 pub use provost_random::SeededRandom as Random;
