@@ -6,7 +6,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::jobs::{JobRepeat, RunTally, TestJob};
-use crate::programs::{self, TestProgram};
+use crate::programs::{self, BuildTargets, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
 use crate::{Complaints, chores, commits, hw, layering, licences, none, package, publishable, tidy};
 
@@ -51,6 +51,9 @@ const SOAKS: [(&str, &str); 2] = [("provostd", "policies"), ("provost-e2e", "hot
 /// Packages that are built again over DPDK, where there is one.
 const OVER_DPDK: [&str; 2] = ["provost-dpdk", "provost-wire-tests"];
 
+/// The package and the program of its tests that are built again over the simulated NIC, and the features that do it.
+const OVER_NIC: (&str, &str, &str) = ("provost-e2e", "transport_nic", "provost-e2e/nic");
+
 /// Runs the steps until one fails; of the programs at the end, all.
 pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     let began = Instant::now();
@@ -63,7 +66,9 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
         none(publishable::complaints_with_contents(workspace))
     })?;
     let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
-    let programs = step("lint and build", || programs::build(&workspace, &[]))?;
+    let programs = step("lint and build", || {
+        programs::build(&workspace, BuildTargets::All, &[])
+    })?;
     let mut tally = RunTally::default();
     let over_dpdk = step("lint and build over DPDK", || {
         programs_over_dpdk(&workspace, &mut tally)
@@ -72,6 +77,9 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     let mut programs = [programs, over_dpdk].concat();
     // The step before has built and run them over the simulated hardware.
     programs.retain(|program| !hw::TESTS.contains(&&*program.package));
+    step("lint and build over the simulated NIC", || {
+        put_over_nic(&workspace, &mut programs, &mut tally)
+    })?;
     run_programs(&workspace, programs, &mut tally)?;
     eprintln!("== everything: done in {} s", began.elapsed().as_secs());
     tally.conclude()
@@ -162,9 +170,33 @@ fn programs_over_dpdk(workspace: &Workspace, tally: &mut RunTally) -> Result<Vec
     }
     let features = OVER_DPDK.map(|package| format!("{package}/dpdk")).join(",");
     // Of the whole workspace, so that what the features do not touch stays as it was built.
-    let mut programs = programs::build(workspace, &["--features", &features])?;
+    let mut programs = programs::build(workspace, BuildTargets::All, &["--features", &features])?;
     programs.retain(|program| OVER_DPDK.contains(&&*program.package));
     Ok(programs)
+}
+
+/// Puts the tests of whole nodes over simulated NICs, linted and built with the NIC's model, in the place of the same tests without it. Those see what
+/// a node says that has no model, and run here, before the build: both start the same file, in which the nodes are.
+fn put_over_nic(
+    workspace: &Workspace,
+    programs: &mut Vec<TestProgram>,
+    tally: &mut RunTally,
+) -> Result<(), Complaints> {
+    if !hw::has_verilator() {
+        return Ok(());
+    }
+    let (package, target, features) = OVER_NIC;
+    let is_replaced = |program: &mut TestProgram| program.package == package && program.target == target;
+    let without: Vec<TestProgram> = programs.extract_if(.., is_replaced).collect();
+    let jobs = without.iter().map(|program| tests(workspace, program)).collect();
+    tally.run(jobs, 1);
+    let arguments = ["--features", features];
+    programs.extend(programs::build(
+        workspace,
+        BuildTargets::Tests(target),
+        &arguments,
+    )?);
+    Ok(())
 }
 
 /// The orderings of rings, wake words and buckets, in a target folder of its own, as the flag would rebuild everything

@@ -34,9 +34,26 @@ impl TestProgram {
     }
 }
 
-/// Builds every target of the workspace with `cargo build` and these further arguments, and returns the programs of tests.
-pub(crate) fn build(workspace: &Workspace, arguments: &[&str]) -> Result<Vec<TestProgram>, Complaints> {
-    let mut command = workspace.cargo(&["build", "--quiet", "--workspace", "--all-targets"]);
+/// Which targets of the workspace are built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BuildTargets<'n> {
+    /// All that there are.
+    All,
+    /// The programs of tests with this name, and what they need.
+    Tests(&'n str),
+}
+
+/// Builds targets of the workspace with `cargo build` and these further arguments, and returns the programs of tests.
+pub(crate) fn build(
+    workspace: &Workspace,
+    targets: BuildTargets<'_>,
+    arguments: &[&str],
+) -> Result<Vec<TestProgram>, Complaints> {
+    let mut command = workspace.cargo(&["build", "--quiet", "--workspace"]);
+    match targets {
+        BuildTargets::All => command.arg("--all-targets"),
+        BuildTargets::Tests(name) => command.args(["--test", name]),
+    };
     command
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")
