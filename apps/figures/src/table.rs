@@ -7,7 +7,7 @@ use crate::summary::{Cell, Cells, Compared};
 pub fn print(cells: &Cells, head: &str, outcomes: &[TargetOutcome]) {
     println!("{head}\n");
     println!(
-        "{:16} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5} {:>5} {:>2}  cores by process",
+        "{:23} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5} {:>5} {:>2}  cores by process",
         "setup",
         "what",
         "p50 us",
@@ -65,7 +65,7 @@ fn row(cell: &Cell) -> String {
         format!("  ERRORS {}", median.errors)
     };
     format!(
-        "{:16} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5.0} {:>5.2} {:>2}  {}{errors}",
+        "{:23} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5.0} {:>5.2} {:>2}  {}{errors}",
         cell.setup,
         cell.what,
         figure(median.p50_us, 2),

@@ -67,7 +67,7 @@ pub(crate) struct FigureFiles {
 /// How calls are measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Call {
-    /// Fewer loads and shorter runs: under 4 minutes
+    /// Fewer loads and shorter runs: under 6 minutes
     #[arg(long)]
     pub(crate) quick: bool,
     #[command(flatten)]
@@ -155,11 +155,23 @@ pub(crate) struct Syscalls {
 }
 
 const CALL_EXAMPLES: &str = "Examples:
-  cargo xtask bench call --quick                               under 4 minutes, on cores that are idle otherwise
+  cargo xtask bench call --quick                               under 6 minutes, on cores that are idle otherwise
   cargo xtask bench call --quick --regime background           beside a background job on each core
   cargo xtask bench call --regime idle,background,busy,one-core --json call.json
                                                                all regimes in turn; call.json holds them by name
-  cargo xtask bench call --quick --only 'raw tcp,provost null' only these setups";
+  cargo xtask bench call --quick --only 'raw tcp,provost null' only these setups
+  cargo xtask bench call --quick --only 'provost null,provost datagram,provost tcp tls,raw'
+                                                               nodes joined by TCP and by datagrams, plain and encrypted
+
+Setups:
+  raw tcp, raw tcp spin, raw udp    client and server on sockets: blocking, polled, UDP (small messages alone)
+  tonic, tonic+envoy null           gRPC: client to server, and through a sidecar on either side
+  shm, shm one core, floor          the least that shared memory, and Provost's four processes, can take
+  provost local, provost bare       one node with a null policy; two nodes over TCP without one
+  provost null                      two nodes over TCP, a null policy in each
+  provost datagram                  the same over the datagram transport
+  provost tcp tls                   the same over TCP with mutual TLS
+  provost datagram sealed           the same over the datagram transport, sealed by a key from mutual TLS";
 
 const GRPC_EXAMPLES: &str = "Examples:
   cargo xtask bench grpc --quick                               under 5 minutes
@@ -272,6 +284,26 @@ pub(crate) fn run() -> Result<(), Failure> {
             let role: Role = serde_json::from_str(&role)
                 .map_err(|error| Failure::role("role", format!("is not one: {error}")))?;
             roles::play(role)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Setup;
+
+    #[test]
+    fn the_help_names_each_setup() {
+        let (_, listed) = CALL_EXAMPLES.split_once("Setups:").unwrap();
+        for setup in Setup::ALL {
+            let named = |line: &str| {
+                line.split([',', '\n']).any(|name| {
+                    let name = name.trim_start();
+                    name == setup.name() || name.starts_with(&format!("{}  ", setup.name()))
+                })
+            };
+            assert!(named(listed), "{} is not in the help", setup.name());
         }
     }
 }

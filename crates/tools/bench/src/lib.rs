@@ -9,6 +9,7 @@
 mod arguments;
 mod bench;
 mod bind;
+mod certificate;
 mod datagram;
 mod envoy;
 mod envoy_policy;

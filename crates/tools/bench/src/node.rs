@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::certificate;
 use crate::failure::{Doing, Failure};
 use crate::link::Host;
 use crate::machine::is_program;
-use crate::plan::{Chain, Kind};
+use crate::plan::{Chain, Kind, NodeCarrier};
 use crate::process::{Environment, Process};
 use crate::report::USER_BLOCKED;
 
@@ -142,6 +143,8 @@ pub(crate) struct Reach {
     /// Programs that speak gRPC come to this address.
     pub(crate) grpc_at: Option<SocketAddr>,
     pub(crate) service: ServicePlace,
+    /// What carries calls between it and other nodes.
+    pub(crate) carrier: NodeCarrier,
 }
 
 /// Where the service is that the bench calls.
@@ -169,6 +172,7 @@ impl Reach {
             nodes_at: None,
             grpc_at: None,
             service,
+            carrier: NodeCarrier::Tcp,
         }
     }
 
@@ -188,15 +192,21 @@ impl Reach {
         }
     }
 
+    /// This carries the calls between the node and others.
+    pub(crate) fn over(self, carrier: NodeCarrier) -> Reach {
+        Reach { carrier, ..self }
+    }
+
     /// Whether somebody calls or answers who brings no schema.
     fn needs_schema(self) -> bool {
         self.grpc_at.is_some() || matches!(self.service, ServicePlace::GrpcServer(_))
     }
 
     fn toml(self) -> String {
+        let transport = self.carrier.transport();
         let nodes = self
             .nodes_at
-            .map(|address| format!("[[listener]]\naddress = \"{address}\"\n"));
+            .map(|address| format!("[[listener]]\ntransport = \"{transport}\"\naddress = \"{address}\"\n"));
         let grpc = self.grpc_at.map(|address| {
             format!("[[grpc.listener]]\nname = \"clients\"\naddress = \"{address}\"\napp = \"clients\"\n")
         });
@@ -215,9 +225,23 @@ impl Reach {
         match self.service {
             ServicePlace::Bound => String::new(),
             ServicePlace::Local => route("*", "local", None),
-            ServicePlace::Peer(address) => route("*", "tcp", Some(address)),
+            ServicePlace::Peer(address) => route("*", self.carrier.transport(), Some(address)),
             ServicePlace::GrpcServer(address) => route("bench.Echo", "grpc", Some(address)) + self.export(),
         }
+    }
+}
+
+impl NodeCarrier {
+    /// As configurations name it.
+    fn transport(self) -> &'static str {
+        match self {
+            NodeCarrier::Tcp | NodeCarrier::TcpTls => "tcp",
+            NodeCarrier::Datagram | NodeCarrier::DatagramSealed => "datagram",
+        }
+    }
+
+    fn is_encrypted(self) -> bool {
+        matches!(self, NodeCarrier::TcpTls | NodeCarrier::DatagramSealed)
     }
 }
 
@@ -263,6 +287,9 @@ impl Node {
             std::fs::write(&schema, crate::proto::echo_client::DESCRIPTOR_SET)
                 .doing(|| format!("write {}", schema.display()))?;
             text += &format!("[schemas]\nprefetch = [\"{}\"]\n", schema.display());
+        }
+        if reach.carrier.is_encrypted() {
+            text += &certificate::tls_table(folder)?;
         }
         std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let arguments = ["--config".to_string(), path.to_string_lossy().into_owned()];

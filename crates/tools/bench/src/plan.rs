@@ -20,6 +20,8 @@ pub(crate) enum Setup {
     RawTcp,
     /// Ping-pong over sockets that are polled without pause.
     RawTcpSpin,
+    /// Ping-pong over blocking UDP sockets.
+    RawUdp,
     /// A bare call through four processes in Provost's shape.
     Floor,
     /// A bare call between two processes over shared memory, free to have a core each.
@@ -34,6 +36,8 @@ pub(crate) enum Setup {
     ProvostBare,
     /// Two nodes, a null policy in each.
     ProvostNull,
+    /// Two nodes, a null policy in each, and this between them; over TCP as it is, that is [`Setup::ProvostNull`].
+    ProvostOver(NodeCarrier),
     /// Client and server on one node, a null policy.
     ProvostLocal,
     /// gRPC through two sidecars, the client's with a policy.
@@ -48,6 +52,17 @@ pub(crate) enum Setup {
     GrpcToApp,
     /// An app that calls, two nodes, a gRPC server.
     AppToGrpc,
+}
+
+/// What carries the calls between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NodeCarrier {
+    Tcp,
+    /// TCP with mutual TLS.
+    TcpTls,
+    Datagram,
+    /// The datagram transport, its packets sealed by a key from mutual TLS.
+    DatagramSealed,
 }
 
 /// What stands between a gRPC client and its server.
@@ -155,9 +170,10 @@ impl Setup {
     ];
 
     /// In the order in which a round runs them; what is compared closely stands together.
-    pub(crate) const ALL: [Setup; 10] = [
+    pub(crate) const ALL: [Setup; 14] = [
         Setup::RawTcp,
         Setup::RawTcpSpin,
+        Setup::RawUdp,
         Setup::Tonic,
         Setup::TonicEnvoyNull,
         Setup::SharedMemory,
@@ -165,6 +181,9 @@ impl Setup {
         Setup::ProvostLocal,
         Setup::Floor,
         Setup::ProvostNull,
+        Setup::ProvostOver(NodeCarrier::Datagram),
+        Setup::ProvostOver(NodeCarrier::TcpTls),
+        Setup::ProvostOver(NodeCarrier::DatagramSealed),
         Setup::ProvostBare,
     ];
 
@@ -196,6 +215,7 @@ impl Setup {
             Setup::AppToGrpc => "provost to tonic",
             Setup::RawTcp => "raw tcp",
             Setup::RawTcpSpin => "raw tcp spin",
+            Setup::RawUdp => "raw udp",
             Setup::Floor => "floor",
             Setup::SharedMemory => "shm",
             Setup::SharedMemoryOneCore => "shm one core",
@@ -203,6 +223,10 @@ impl Setup {
             Setup::TonicEnvoyNull => "tonic+envoy null",
             Setup::ProvostBare => "provost bare",
             Setup::ProvostNull => "provost null",
+            Setup::ProvostOver(NodeCarrier::Tcp) => "provost tcp",
+            Setup::ProvostOver(NodeCarrier::TcpTls) => "provost tcp tls",
+            Setup::ProvostOver(NodeCarrier::Datagram) => "provost datagram",
+            Setup::ProvostOver(NodeCarrier::DatagramSealed) => "provost datagram sealed",
             Setup::ProvostLocal => "provost local",
             Setup::TonicEnvoy(EnvoyPolicy::RateLimit) => "tonic+envoy rate",
             Setup::TonicEnvoy(EnvoyPolicy::Rbac) => "tonic+envoy rbac",
@@ -295,7 +319,11 @@ impl Setup {
             return latency;
         }
         match (self, scope) {
-            (Setup::ProvostBare, Scope::Quick) => [latency, vec![Measure::rate(64, 1)]].concat(),
+            // A datagram holds no large message.
+            (Setup::RawUdp, Scope::Full) => [latency, rates()].concat(),
+            (Setup::ProvostBare | Setup::RawUdp, Scope::Quick) => {
+                [latency, vec![Measure::rate(64, 1)]].concat()
+            }
             (Setup::ProvostBare, Scope::Full) => [latency, rates(), goodputs(&[64 * KIB, MIB])].concat(),
             (_, Scope::Quick | Scope::Smoke) => {
                 [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat()
@@ -428,6 +456,34 @@ mod tests {
         for name in ["lat", "rate c=64", "rate c=64 k=4", "gp 2K", "gp 64K", "gp 8M"] {
             assert!(names.contains(&name), "{name} is not in {names:?}");
         }
+    }
+
+    #[test]
+    fn nodes_over_each_carrier_are_measured_alike() {
+        for carrier in [
+            NodeCarrier::TcpTls,
+            NodeCarrier::Datagram,
+            NodeCarrier::DatagramSealed,
+        ] {
+            let setup = Setup::ProvostOver(carrier);
+            assert!(Setup::ALL.contains(&setup), "{} is not in the plan", setup.name());
+            for scope in [Scope::Smoke, Scope::Quick, Scope::Full] {
+                let over_tcp = Setup::ProvostNull.measures(Suite::Call, scope);
+                assert_eq!(setup.measures(Suite::Call, scope), over_tcp, "{}", setup.name());
+            }
+        }
+    }
+
+    #[test]
+    fn raw_datagrams_carry_small_messages_alone() {
+        let sizes = |scope| {
+            Setup::RawUdp
+                .measures(Suite::Call, scope)
+                .into_iter()
+                .map(|measure| measure.size_bytes)
+        };
+        assert!(sizes(Scope::Full).count() > sizes(Scope::Quick).count());
+        assert!(sizes(Scope::Full).all(|bytes| bytes <= 64));
     }
 
     #[test]

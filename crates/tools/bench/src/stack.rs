@@ -10,7 +10,7 @@ use crate::failure::{Doing, Failure};
 use crate::link::{Host, NetworkLink};
 use crate::machine::free_port;
 use crate::node::{Node, Policies, Reach, ServicePlace, admin_socket};
-use crate::plan::{ProxyHops, ProxyKind, Setup};
+use crate::plan::{NodeCarrier, ProxyHops, ProxyKind, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Served, Waiting};
@@ -38,6 +38,7 @@ impl Stack {
             Setup::RawTcpSpin => stack.server(&Role::RawServer {
                 waiting: Waiting::Spinning,
             })?,
+            Setup::RawUdp => stack.server(&Role::RawUdpServer)?,
             // Their clients start the other processes, which inherit memory from them.
             Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore => {}
             Setup::Tonic => stack.server(&Role::TonicServer)?,
@@ -72,6 +73,7 @@ impl Stack {
             }
             Setup::ProvostBare => stack.two_nodes(&Policies::bare(), &Policies::bare(), folder)?,
             Setup::ProvostNull => stack.two_nodes(&Policies::nulls(1), &Policies::nulls(1), folder)?,
+            Setup::ProvostOver(carrier) => stack.two_nodes_over(carrier)?,
             // The server's node has what it has beside the null policy's client, so that the client's is compared.
             Setup::ProvostWith(chain) => {
                 let policies = Policies::of(chain, folder)?;
@@ -177,7 +179,11 @@ impl Stack {
     /// Starts a client that makes a few calls and is idle after that, where the setup has one.
     pub(crate) fn idle_client(&self) -> Result<Option<Process>, Failure> {
         match self.setup {
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal | Setup::ProvostWith(_) => {
+            Setup::ProvostBare
+            | Setup::ProvostNull
+            | Setup::ProvostOver(_)
+            | Setup::ProvostLocal
+            | Setup::ProvostWith(_) => {
                 let (client, _) = Process::start_ready_in("client", &Role::ProvostIdle, &self.environment)?;
                 Ok(Some(client))
             }
@@ -210,6 +216,7 @@ impl Stack {
                 waiting: Waiting::Spinning,
                 load,
             },
+            Setup::RawUdp => Role::RawUdpClient { address, load },
             Setup::Floor => Role::FloorClient { load },
             Setup::SharedMemory => Role::SharedMemoryClient { load },
             Setup::SharedMemoryOneCore => {
@@ -224,6 +231,7 @@ impl Stack {
             | Setup::GrpcToApp => Role::TonicClient { address, load },
             Setup::ProvostBare
             | Setup::ProvostNull
+            | Setup::ProvostOver(_)
             | Setup::ProvostLocal
             | Setup::ProvostWith(_)
             | Setup::AppToGrpc => Role::ProvostClient { load },
@@ -242,6 +250,16 @@ impl Stack {
         self.serving_node(ingress)?;
         let peer = self.next_hop("egress")?;
         self.node("egress", Reach::to(ServicePlace::Peer(peer)), egress, folder)
+    }
+
+    /// The same with a null policy in each node, and this between them.
+    fn two_nodes_over(&mut self, carrier: NodeCarrier) -> Result<(), Failure> {
+        let (address, nulls, folder) = (loopback()?, Policies::nulls(1), self.folder.clone());
+        // Its sockets are open before apps can attach, which is waited for.
+        self.node("ingress", Reach::listen(address).over(carrier), &nulls, &folder)?;
+        self.app(Served::Echo)?;
+        let reach = Reach::to(ServicePlace::Peer(address)).over(carrier);
+        self.node("egress", reach, &nulls, &folder)
     }
 
     /// A node that other nodes reach, and the server that is its app.

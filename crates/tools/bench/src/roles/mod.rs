@@ -3,6 +3,7 @@
 mod floor;
 mod provost;
 mod raw;
+mod raw_udp;
 mod timeline;
 mod tonic;
 
@@ -51,6 +52,13 @@ pub(crate) enum Role {
     RawClient {
         address: String,
         waiting: Waiting,
+        load: Load,
+    },
+    /// Answers raw requests over UDP.
+    RawUdpServer,
+    /// Makes load on a [`Role::RawUdpServer`].
+    RawUdpClient {
+        address: String,
         load: Load,
     },
     /// Starts the other processes of the floor and makes load on them.
@@ -116,6 +124,8 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
             waiting,
             load,
         } => print(&raw::load(&address, waiting, &load)?),
+        Role::RawUdpServer => raw_udp::serve(),
+        Role::RawUdpClient { address, load } => print(&raw_udp::load(&address, &load)?),
         Role::FloorClient { load } => print(&floor::load_four(load)?),
         Role::SharedMemoryClient { load } => print(&floor::load_two(load)?),
         Role::Floor { part } => floor::play(&part),
