@@ -183,10 +183,17 @@ pub(crate) fn run(command: &mut Command) -> Result<(), WorkspaceError> {
 fn metadata(arguments: &[&str]) -> Result<Metadata, WorkspaceError> {
     let mut command = Command::new(cargo_program());
     command
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(own_folder())
         .args(["metadata", "--format-version", "1"])
         .args(arguments);
     Ok(serde_json::from_slice(&output(&mut command)?)?)
+}
+
+/// The folder of a crate of the workspace that this program works on. Cargo says when it starts a program which one that is; where it
+/// was compiled may be another checkout, from which somebody has copied the target folder.
+fn own_folder() -> PathBuf {
+    let folder = std::env::var_os("CARGO_MANIFEST_DIR");
+    folder.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
 }
 
 /// What a command prints, which must succeed.
