@@ -4,6 +4,7 @@
 mod copies;
 mod names;
 mod ratchet;
+mod transports;
 mod walks;
 
 use std::path::Path;
@@ -231,6 +232,7 @@ fn text_complaints(path: &Path, text: &str) -> Complaints {
     if is_kept_by_hand(path, text) {
         complaints.extend(length_complaint(path, text));
         complaints.extend(code_complaints(path, text));
+        complaints.extend(transports::complaints(path, text));
     }
     complaints
 }

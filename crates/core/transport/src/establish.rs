@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use provost_session::Role;
@@ -131,6 +132,23 @@ impl From<io::Error> for EstablishError {
             io::ErrorKind::UnexpectedEof => EstablishError::Closed,
             _ => EstablishError::Io(error),
         }
+    }
+}
+
+/// Tells a handshake to give up. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct HandshakeStop(Arc<AtomicBool>);
+
+impl HandshakeStop {
+    /// Has the handshake give up soon.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was told so.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

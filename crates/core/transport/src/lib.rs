@@ -19,7 +19,7 @@ mod saved;
 pub use carrier::{Carrier, CarrierEnd, CarrierRead, LingerProgress};
 pub use establish::{
     AcceptError, Agreed, ConnectError, ConnectParams, EstablishError, Established, Greeting,
-    HandshakeChannel, agree_as_client, agree_as_server,
+    HandshakeChannel, HandshakeStop, agree_as_client, agree_as_server,
 };
 pub use lifecycle::{SessionTransport, TransportConfig};
 pub use provost_session::Role;

@@ -4,13 +4,11 @@ mod secure;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost_transport::{
     AcceptError, Agreed, ConnectError, ConnectParams, Decision, EstablishError, Greeting, HandshakeChannel,
-    PeerIdentity, agree_as_client, agree_as_server,
+    HandshakeStop, PeerIdentity, agree_as_client, agree_as_server,
 };
 use provost_udp::PacketBatches;
 use provost_wire::Code;
@@ -137,22 +135,7 @@ pub fn accept(
     establish(stream, until, welcome).map_err(fail)
 }
 
-/// Tells a handshake to give up. Clones are the same.
-#[derive(Clone, Debug, Default)]
-pub struct HandshakeStop(Arc<AtomicBool>);
-
-impl HandshakeStop {
-    /// Has the handshake give up soon.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_told(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// HandshakeLimit when a handshake goes on.
+/// Until when a handshake goes on.
 struct HandshakeLimit {
     deadline: Instant,
     stop: HandshakeStop,
@@ -288,6 +271,8 @@ impl Channel {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use provost_transport::{Hello, Limits};
 
     use super::*;

@@ -22,12 +22,12 @@ mod socket;
 mod stream;
 
 pub use carrier::DatagramCarrier;
-pub use establish::{HandshakeStop, accept, connect, connect_to};
+pub use establish::{accept, connect, connect_to};
 pub use listener::{Caller, Listener};
 pub use provost_transport::{
     AcceptError, Agreement, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding,
-    EstablishError, Greeting, Hello, Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer,
-    TransportConfig,
+    EstablishError, Greeting, HandshakeStop, Hello, Limits, Method, MethodKind, PeerIdentity, Role,
+    StateTransfer, TransportConfig,
 };
 pub use provost_udp::UdpOffer;
 pub use socket::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PacketOptions};

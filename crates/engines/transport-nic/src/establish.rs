@@ -3,14 +3,12 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost_tls::PeerIdentity;
 use provost_transport::{
     AcceptError, Agreed, ConnectError, ConnectParams, Decision, EstablishError, Greeting, HandshakeChannel,
-    Role, agree_as_client, agree_as_server,
+    HandshakeStop, Role, agree_as_client, agree_as_server,
 };
 use provost_wire::Code;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,21 +28,6 @@ const HINT: &str = "is there a listener with transport = \"nic\"?";
 /// Why a connection with TLS does not come about.
 const SEALED: &str =
     "the NIC does not seal what it sends: take TLS out of the configuration, or another transport";
-
-/// Tells a handshake to give up. Clones are the same.
-#[derive(Clone, Debug, Default)]
-pub struct HandshakeStop(Arc<AtomicBool>);
-
-impl HandshakeStop {
-    /// Has the handshake give up soon.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_told(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Opens a connection to one of these addresses of the peer. Blocks until both ends agree, the deadline, or it is stopped.
 ///

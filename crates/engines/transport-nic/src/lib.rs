@@ -19,11 +19,11 @@ mod stream;
 mod wired;
 
 pub use carrier::NicCarrier;
-pub use establish::{HandshakeStop, accept, connect_to};
+pub use establish::{accept, connect_to};
 pub use listener::{NicCaller, NicListener};
 pub use provost_transport::{
-    AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
-    Limits, Method, MethodKind, Role, StateTransfer, TransportConfig,
+    AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting,
+    HandshakeStop, Hello, Limits, Method, MethodKind, Role, StateTransfer, TransportConfig,
 };
 
 /// What kind of engine it is.

@@ -415,12 +415,12 @@ impl Connector {
         match config.route(service) {
             Some(route) => Ok(match route.transport {
                 RouteTransport::Auto if is_bound || route.endpoints.is_empty() => ConnectionRoute::Local,
-                RouteTransport::Over(TransportKind::Local) => ConnectionRoute::Local,
+                RouteTransport::Over(kind) if !kind.is_network() => ConnectionRoute::Local,
                 transport => ConnectionRoute::Remote(self.remote_route(route, transport)?),
             }),
             None if is_bound => Ok(ConnectionRoute::Local),
             None if let Some(destination) = app.destination => Ok(ConnectionRoute::Remote(RemoteRoute {
-                over: TransportKind::Grpc,
+                over: TransportKind::TO_SERVERS,
                 endpoints: vec![destination.to_string()],
                 server_identities: Vec::new(),
                 grpc: self
@@ -689,7 +689,7 @@ impl Connector {
         // Both before anything is made of them: no change of policies comes between the two.
         let server_context = Arc::clone(&server.context);
         let (client_chain, server_chain) = chains(&self.policies, &client.context, &server_context).await?;
-        let (at_client, at_server) = provost_transport_local::connect(
+        let (at_client, at_server) = transport::local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
             found.methods.clone(),
@@ -751,8 +751,8 @@ impl Connector {
                 app: Some(Arc::clone(&peer.identity)),
                 attested: None,
             },
-            transport: TransportKind::Local,
-            transport_version: TransportKind::Local.first_version(),
+            transport: TransportKind::WITHIN_NODE,
+            transport_version: TransportKind::WITHIN_NODE.first_version(),
             encoding: encoding(found.encoding),
             limits: ConnectionLimits {
                 message_bytes_max: limits.message_bytes,

@@ -138,7 +138,7 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
         .ok_or("write it as SERVICE=HOST:PORT, such as kv.Kv=127.0.0.1:7700")?;
     Ok(RouteConfig {
         service: service.to_owned(),
-        transport: RouteTransport::Over(TransportKind::Tcp),
+        transport: RouteTransport::Over(TransportKind::default()),
         endpoints: vec![endpoint.to_owned()],
         ..RouteConfig::default()
     })
@@ -163,13 +163,13 @@ fn adjust(options: &Options, config: &mut Config) {
         config.admin.socket.clone_from(&options.admin_socket);
     }
     let listeners = options.listen.iter().map(|address| ListenerConfig {
-        transport: TransportKind::Tcp,
+        transport: TransportKind::default(),
         address: *address,
     });
     config.listeners.extend(listeners);
     for route in options.route.iter().cloned() {
         match config.routes.iter_mut().find(|old| old.service == route.service) {
-            Some(old) if old.transport == RouteTransport::Over(TransportKind::Tcp) => {
+            Some(old) if old.transport == RouteTransport::Over(TransportKind::default()) => {
                 old.endpoints.extend(route.endpoints)
             }
             Some(old) => *old = route,

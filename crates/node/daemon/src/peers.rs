@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_transport_tcp::PeerIdentity;
+use provost_tls::PeerIdentity;
 use tokio::sync::watch;
 
 use crate::certificates::NodeCertificates;

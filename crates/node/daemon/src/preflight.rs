@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use provost_engine::NoEvents;
-use provost_transport_tcp::TlsConfigError;
+use provost_tls::TlsConfigError;
 
 use crate::audit_log::AuditLog;
 use crate::certificates::NodeCertificates;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use provost_runtime::{DatapathWaker, EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
-use provost_transport_local::PeerWake;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
+
+use crate::transport::local::PeerWake;
 
 pub use provost_runtime::{
     AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase,

@@ -64,6 +64,19 @@ impl CapturedLog {
         self.lines().into_iter().filter(is_about).collect()
     }
 
+    /// The last event of a node with this message, once there is one after the first `skipped` lines of the log.
+    fn last_of(&self, node: &str, message: &str, skipped: usize) -> Value {
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            let is_it = |line: &Value| line["message"] == message && field(line, "node") == Some(node.into());
+            if let Some(line) = self.lines().into_iter().skip(skipped).rfind(is_it) {
+                return line;
+            }
+            assert!(Instant::now() < until, "{node} has not logged \"{message}\"");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
     /// The same, once a message is among it.
     fn until(&self, node: &str, id: u64, message: &str) -> Vec<Value> {
         let until = Instant::now() + WAIT_MAX;
@@ -204,18 +217,29 @@ fn a_connection_is_followed_by_its_number_from_the_request_to_its_end() {
         ],
     );
 
-    // One that is refused has its number, too.
+    // One that is refused has its number, too, at the node that asks and at the one that refuses.
+    let before = log.lines().len();
     let refused = client.ask(request::Body::Connect(connect_request()), None);
     assert!(matches!(refused, reply::Body::Failed(_)), "{refused:?}");
-    let refused = log.lines().into_iter().rfind(|line| {
-        line["message"] == "connection refused" && field(line, "node") == Some("calling".into())
-    });
-    let refused = field(&refused.expect("a refusal"), "connection")
-        .unwrap()
-        .as_u64()
-        .unwrap();
+    let refused = number(&log.last_of("calling", "connection refused", before));
     assert!(refused > id);
     let lines = log.of_connection("calling", refused);
     assert_sequence(&lines, &["connection requested", "connection refused"]);
     assert!(!messages(&lines).contains(&"connection opened"));
+
+    let refusal = log.last_of("serving", "connection refused", before);
+    assert_ne!(Some(number(&refusal)), accepted.as_u64());
+    let reason = field(&refusal, "reason").expect("why it was refused").to_string();
+    assert!(reason.contains(SERVICE), "{reason}");
+    let lines = log.of_connection("serving", number(&refusal));
+    assert_sequence(&lines, &["a peer has come", "connection refused"]);
+    let peer = field(&lines[0], "peer").expect("where the peer is");
+    assert_eq!(field(&refusal, "peer"), Some(peer), "the span around both");
+    assert!(!messages(&lines).contains(&"connection opened"));
+}
+
+/// Of which connection an event tells.
+fn number(line: &Value) -> u64 {
+    let number = field(line, "connection").and_then(|number| number.as_u64());
+    number.unwrap_or_else(|| panic!("no connection in {line:#}"))
 }

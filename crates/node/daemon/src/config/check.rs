@@ -5,14 +5,12 @@ use std::net::SocketAddr;
 
 use provost_wire::limits;
 
-use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
-
 use super::{
     AccountKind, AppTable, Config, ConfigError, ListenAddress, NamedAccount, Problem, RouteConfig,
     RouteTransport, apps, parse_mode,
 };
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
-use crate::transport::{PeerAddress, TransportKind};
+use crate::transport::{PACKET_BYTES_MAX, PACKET_BYTES_MIN, PeerAddress, TransportKind};
 
 /// What sockets of TCP are called here, those of gRPC and HTTP as well.
 const TCP: &str = "tcp";
@@ -280,16 +278,16 @@ impl Config {
                 );
                 problems.add(format!("listener[{at}].transport"), message);
             }
-            if self.tls.is_some() && listener.transport == TransportKind::Nic {
-                problems.add(format!("listener[{at}].transport"), NIC_UNSEALED.into());
+            if let Some(problem) = self.sealing_problem(listener.transport) {
+                problems.add(format!("listener[{at}].transport"), problem);
             }
         }
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
             self.check_tls_of_route(&format!("route[{at}]"), route, problems);
-            if self.tls.is_some() && route.transport == RouteTransport::Over(TransportKind::Nic) {
-                problems.add(format!("route[{at}].transport"), NIC_UNSEALED.into());
+            if let Some(problem) = self.sealing_problem(route.transport.network()) {
+                problems.add(format!("route[{at}].transport"), problem);
             }
             for (key, problem) in self.export_problems(route) {
                 problems.add(format!("route[{at}].{key}"), problem);
@@ -351,8 +349,16 @@ impl Config {
         }
     }
 
+    /// Why a transport cannot stand beside the `[tls]` table, if there is one.
+    fn sealing_problem(&self, transport: TransportKind) -> Option<String> {
+        let reason = transport.unsealed().filter(|_| self.tls.is_some())?;
+        Some(format!(
+            "{reason}, and with a [tls] table nothing leaves this node that way: use another transport"
+        ))
+    }
+
     fn check_tls_of_route(&self, key: &str, route: &RouteConfig, problems: &mut Problems) {
-        let is_grpc = route.transport == RouteTransport::Over(TransportKind::Grpc);
+        let is_grpc = route.transport.network().leads_to_servers();
         if self.tls.is_none() && route.tls.is_none() && !route.server_identities.is_empty() {
             let message = "without a [tls] table no server proves who it is: add one, or remove this key";
             problems.add(format!("{key}.server_identities"), message.into());
@@ -394,10 +400,6 @@ impl Config {
     }
 }
 
-/// Why no NIC stands beside TLS.
-const NIC_UNSEALED: &str = "a NIC does not seal what it sends, and with a [tls] table nothing leaves this node that way: use another \
-                            transport";
-
 fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
     if route.service.is_empty() || route.service.len() > limits::NAME_BYTES_MAX {
         problems.add(
@@ -414,7 +416,7 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
             );
             problems.add(format!("{key}.endpoints"), message);
         }
-        (RouteTransport::Over(TransportKind::Local), false) => {
+        (RouteTransport::Over(kind), false) if !kind.is_network() => {
             let message = "a local service has no endpoints: remove them, or use transport = \"auto\"";
             problems.add(format!("{key}.endpoints"), message.into());
         }

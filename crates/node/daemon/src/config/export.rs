@@ -2,14 +2,13 @@
 
 use provost_wire::limits::NAME_BYTES_MAX;
 
-use super::{Config, RouteConfig, RouteTransport};
+use super::{Config, RouteConfig};
 use crate::policies::matches;
-use crate::transport::TransportKind;
 
 impl RouteConfig {
     /// Why it cannot be exported.
     fn not_exportable(&self) -> Option<&'static str> {
-        if self.transport != RouteTransport::Over(TransportKind::Grpc) {
+        if !self.transport.network().leads_to_servers() {
             Some(
                 "only a route with transport = \"grpc\" is exported: give the nodes that call routes of their own to other nodes",
             )

@@ -12,7 +12,7 @@ use super::{
     TlsFiles, UserAccount,
 };
 use crate::policies::Attachment;
-use crate::transport::{TransportKind, TransportOptions};
+use crate::transport::{PACKET_BYTES_ETHERNET, TransportKind, TransportOptions};
 
 /// The whole configuration of a node's service.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -341,7 +341,7 @@ impl Default for DatagramConfig {
     fn default() -> DatagramConfig {
         DatagramConfig {
             wire: DatagramWire::Udp,
-            packet_bytes: provost_transport_datagram::PACKET_BYTES_ETHERNET,
+            packet_bytes: PACKET_BYTES_ETHERNET,
         }
     }
 }

@@ -18,7 +18,6 @@ use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHea
 use provost_marshalling::Encoding;
 use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
-use provost_transport_local::{LocalTransport, SavedEnd};
 use provost_wire::limits::REGION_BYTES_MAX;
 use tokio::sync::{Notify, watch};
 
@@ -42,6 +41,7 @@ use crate::runtime::{
 use crate::schemas::BoundSchema;
 use crate::segments::AnnouncedSegments;
 use crate::services::Offer;
+use crate::transport::local::{self, LocalTransport, SavedEnd};
 use crate::transport::{self, TransportKind};
 
 /// What errors call a step that waits for room.
@@ -603,10 +603,10 @@ impl<'a> ConnectionBuilder<'a> {
                 let Some(saved) = connection.saved_transport() else {
                     continue;
                 };
-                if saved.kind != provost_transport_local::KIND {
+                if saved.kind != local::KIND {
                     continue;
                 }
-                let pair = provost_transport_local::saved_pair(&saved);
+                let pair = local::saved_pair(&saved);
                 let (pair, is_client) = pair.map_err(|error| failed_state(&connection.what(), &error))?;
                 let this = LocalEnd {
                     app,
@@ -643,7 +643,7 @@ impl<'a> ConnectionBuilder<'a> {
             app: alone.app,
         };
         let end = alone.connection.saved_end(&alone.saved, &mut restorer)?;
-        let restored = provost_transport_local::restore_alone(end);
+        let restored = local::restore_alone(end);
         let restored = restored.map_err(|error| failed_state(&alone.connection.what(), &error))?;
         let permit = Arc::new(self.plane.connections.permits.count(&alone.app.connections));
         self.transports
@@ -661,7 +661,7 @@ impl<'a> ConnectionBuilder<'a> {
             builder: self,
             app: server.app,
         };
-        let pair = provost_transport_local::restore_pair(
+        let pair = local::restore_pair(
             client.connection.saved_end(&client.saved, &mut at_client)?,
             server.connection.saved_end(&server.saved, &mut at_server)?,
         );
@@ -722,11 +722,8 @@ impl<'a> ConnectionBuilder<'a> {
         limits: ConnectionLimits,
     ) -> Result<EngineStart, String> {
         let engine = connection.state.engines.last().ok_or("it has no engines")?;
-        if engine.kind == provost_transport_grpc::KIND {
-            let server = self.plane.connector.restored_server(&connection.schema, limits);
-            return Ok(transport::restoring_server(server));
-        }
-        let start = transport::restoring(&engine.kind, engine.version);
+        let server = || self.plane.connector.restored_server(&connection.schema, limits);
+        let start = transport::restoring_connection(&engine.kind, engine.version, server);
         start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
     }
 

@@ -133,7 +133,6 @@ impl Predecessor {
             format: FORMAT,
             grpc_clients: PORT_STATE_VERSION,
             engine_forms: transport::newest_forms()
-                .into_iter()
                 .map(|(kind, newest)| EngineForm {
                     kind: kind.to_owned(),
                     newest,

@@ -11,7 +11,7 @@ use crate::connections::OpenConnection;
 use crate::policies::chain::{probation, stand_in, started, unfit};
 use crate::policies::{ATTACHMENTS_MAX, ChangeError, Instance, Table};
 use crate::runtime::{ConnectionId, Guard, Planned, Tag};
-use crate::transport::{EstablishedPeer, TransportOptions, restoring};
+use crate::transport::{self, EstablishedPeer, TransportOptions, restoring};
 
 /// The policies of a datapath, and the connection that it belongs to.
 #[derive(Clone)]
@@ -302,7 +302,7 @@ pub(crate) fn prepare_migration(
         .map(renew)
         .collect::<Result<Vec<_>, ChangeError>>()?;
     let new = peer.start(transport_version, options);
-    let beside = provost_transport_migration::beside(new, from.spec.transport_version, restoring);
+    let beside = transport::beside(new, from.spec.transport_version, restoring);
     Ok(PreparedDatapath {
         to: DatapathShape {
             chain: from.chain.clone(),

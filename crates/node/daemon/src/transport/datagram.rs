@@ -1,19 +1,16 @@
 //! The native protocol over the datagram transport, in UDP packets.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::OwnedFd;
 
-use provost_datapath::{Engine, EngineStart, Predecessor};
-use provost_shm::now_ns;
 use provost_transport_datagram as datagram;
 
+use super::packets::{self, PacketListener};
 use super::{
-    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, ListeningTransport, LiveCalls,
-    NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer,
-    StopHandshake, TransportDescription, TransportKind, TransportOptions, saved_of,
+    ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, ListeningTransport,
+    LiveCalls, NetworkTransport, PeerAddress, PeerListener, PeerOpening, PeerProgram, TransportDescription,
+    TransportKind, TransportOptions, TransportRestore, native,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -25,11 +22,13 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
         open,
         listening: Some(ListeningTransport { bind, listen }),
         live_calls: LiveCalls::Migrate,
+        peer: PeerProgram::Node,
     }),
-    restore: Some(restore),
+    restore: TransportRestore::FromState(native::restore::<datagram::DatagramCarrier>),
+    state_form: None,
 };
 
-fn packets(options: TransportOptions) -> datagram::PacketOptions {
+fn packet_options(options: TransportOptions) -> datagram::PacketOptions {
     datagram::PacketOptions {
         packet_bytes: options.packet_bytes,
     }
@@ -37,12 +36,7 @@ fn packets(options: TransportOptions) -> datagram::PacketOptions {
 
 fn open(addresses: Vec<PeerAddress>, _request: &ConnectRequest) -> PeerOpening {
     let addresses = PeerAddress::of_internet(addresses);
-    let stop = datagram::HandshakeStop::default();
-    let stopped = stop.clone();
-    let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
-    let stop: StopHandshake = Box::new(move || stop.stop());
-    // There is nothing to wait for: the first packet is part of the handshake.
-    Box::pin(std::future::ready(Ok(OpenedPeer { handshake, stop })))
+    packets::open(move |request, stop| greet(&addresses, request, stop))
 }
 
 fn greet(
@@ -50,19 +44,9 @@ fn greet(
     request: ConnectRequest,
     stop: &datagram::HandshakeStop,
 ) -> Result<EstablishedPeer, ConnectFailure> {
-    let params = datagram::ConnectParams {
-        address: request.address,
-        hello: request.hello,
-        descriptor_set: request.descriptor_set,
-        tls: request.tls,
-        deadline: request.deadline,
-    };
-    let established = datagram::connect_to(addresses, &params, packets(request.options), stop);
-    let established = established.map_err(|error| ConnectFailure {
-        code: error.code,
-        message: error.message,
-    })?;
-    Ok(peer(established))
+    let packets = packet_options(request.options);
+    let established = datagram::connect_to(addresses, &request.into_params(), packets, stop)?;
+    Ok(native::peer(TransportKind::Datagram, established))
 }
 
 fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
@@ -79,100 +63,38 @@ fn listen(socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
     } = datagram::UdpOffer::of(&socket);
     let address = socket.local_addr()?;
     tracing::info!(%address, segmentation, coalescing, "listens for datagrams: what the kernel offers for many in one");
-    Ok(Box::new(DatagramPeers {
-        ready: tokio::net::UdpSocket::from_std(socket.try_clone()?)?,
-        listener: RefCell::new(datagram::Listener::listening(socket)?),
-    }))
+    packets::listen::<datagram::Listener>(socket)
 }
 
-struct DatagramPeers {
-    listener: RefCell<datagram::Listener>,
-    /// The same socket, as the event loop knows it.
-    ready: tokio::net::UdpSocket,
-}
+impl PacketListener for datagram::Listener {
+    type Caller = datagram::Caller;
 
-impl PeerListener for DatagramPeers {
-    fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>> {
-        Box::pin(async {
-            let caller = self.next_caller().await?;
-            let address = caller.address();
-            let handshake: PeerHandshake = Box::new(move |terms, decide| {
-                let packets = packets(terms.options);
-                let decide =
-                    |greeting: datagram::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
-                datagram::accept(caller, packets, terms.tls.as_deref(), terms.deadline, decide)
-                    .map(peer)
-                    .map_err(|error| error.to_string())
-            });
-            // It has spoken: that is how the listener knows of it. Its silence ends the handshake.
-            let stop: StopHandshake = Box::new(|| {});
-            let speaks = Box::pin(std::future::ready(Ok(SpeakingPeer { handshake, stop })));
-            Ok(IncomingPeer { address, speaks })
-        })
+    fn listening(socket: UdpSocket) -> io::Result<datagram::Listener> {
+        datagram::Listener::listening(socket)
     }
 
-    fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.ready.as_fd().try_clone_to_owned()
-    }
-}
-
-impl DatagramPeers {
-    async fn next_caller(&self) -> io::Result<datagram::Caller> {
-        loop {
-            self.ready.readable().await?;
-            let next = self.ready.try_io(tokio::io::Interest::READABLE, || self.look());
-            match next {
-                Ok(Some(caller)) => return Ok(caller),
-                Ok(None) => tokio::task::yield_now().await,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
+    fn next_caller(&mut self) -> io::Result<Option<datagram::Caller>> {
+        self.next_caller()
     }
 
-    /// The next client; none, where there may be one and others are to have their turn before.
-    fn look(&self) -> io::Result<Option<datagram::Caller>> {
-        let mut listener = self.listener.borrow_mut();
-        match listener.next_caller()? {
-            None if !listener.left_some() => Err(io::ErrorKind::WouldBlock.into()),
-            next => Ok(next),
-        }
+    fn left_some(&self) -> bool {
+        self.left_some()
     }
-}
 
-fn peer(established: datagram::Established) -> EstablishedPeer {
-    EstablishedPeer {
-        kind: TransportKind::Datagram,
-        identity: established.peer.name().to_owned(),
-        address: established.peer_address.into(),
-        claimed: None,
-        encoding: established.agreement.encoding,
-        peer_limits: established.agreement.peer_limits,
-        engine: Box::new(move |_version, options, signals| {
-            let config = datagram::TransportConfig {
-                keepalive_interval_ns: options.keepalive_interval_ns,
-                keepalive_timeout_ns: options.keepalive_timeout_ns,
-                ..datagram::TransportConfig::default()
-            };
-            Box::new(datagram::DatagramTransport::new(
-                established,
-                config,
-                signals,
-                now_ns(),
-            ))
-        }),
+    fn address(caller: &datagram::Caller) -> SocketAddr {
+        caller.address()
     }
-}
 
-fn restore(_version: u32) -> EngineStart {
-    Box::new(|predecessor: Predecessor<'_>| {
-        let saved = saved_of(&predecessor, datagram::KIND)?;
-        let state_transfer = datagram::StateTransfer {
-            descriptors: predecessor.descriptors,
-            link: predecessor.link,
-            restorer: predecessor.restorer,
-        };
-        let transport = datagram::DatagramTransport::restore((), saved, state_transfer)?;
-        Ok(Box::new(transport) as Box<dyn Engine>)
-    })
+    fn shake_hands(
+        caller: datagram::Caller,
+        terms: HandshakeTerms,
+        decide: &mut DecidePeer<'_>,
+    ) -> Result<EstablishedPeer, String> {
+        let packets = packet_options(terms.options);
+        let decide =
+            |greeting: datagram::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
+        let established = datagram::accept(caller, packets, terms.tls.as_deref(), terms.deadline, decide);
+        let established = established.map_err(|error| error.to_string())?;
+        Ok(native::peer(TransportKind::Datagram, established))
+    }
 }

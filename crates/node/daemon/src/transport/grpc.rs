@@ -26,8 +26,8 @@ pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
 use super::{
     ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Limits, LiveCalls, Method, NetworkTransport,
-    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TLS_CARRIER, TlsCarrier, TransportDescription,
-    TransportKind, TransportOptions, finish_handshake, saved_of,
+    OpenedPeer, PeerAddress, PeerOpening, PeerProgram, StopHandshake, TLS_CARRIER, TlsCarrier,
+    TransportDescription, TransportKind, TransportOptions, TransportRestore, finish_handshake, saved_of,
 };
 use crate::connection_ends::ConnectionEnds;
 
@@ -40,8 +40,10 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
         open,
         listening: None,
         live_calls: LiveCalls::Stay,
+        peer: PeerProgram::GrpcServer,
     }),
-    restore: None,
+    restore: TransportRestore::OfServer(restore),
+    state_form: Some(grpc::STATE_FORM),
 };
 
 /// Attempts of all connections of the process, as servers are to be spared by all of them.
@@ -330,7 +332,7 @@ impl RestoredServer {
 }
 
 /// Goes on with a connection of another process to a server.
-pub(crate) fn restoring_server(server: RestoredServer) -> EngineStart {
+fn restore(server: RestoredServer) -> EngineStart {
     Box::new(move |predecessor: Predecessor<'_>| {
         let saved = saved_of(&predecessor, grpc::KIND)?;
         let counts = Arc::default();

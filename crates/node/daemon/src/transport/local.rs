@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use provost_datapath::ConnectionSignals;
 use provost_transport_local::End;
+pub(crate) use provost_transport_local::{
+    KIND, LocalTransport, PeerWake, SavedEnd, connect, restore_alone, restore_pair, saved_pair,
+};
 
-use super::TransportDescription;
+use super::{TransportDescription, TransportRestore};
 use crate::runtime::{LocalPeer, PathWaker};
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -15,7 +18,8 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     summary: "both ends on this node",
     versions: &[1],
     network: None,
-    restore: None,
+    restore: TransportRestore::WithOtherEnd,
+    state_form: None,
 };
 
 /// What one end brings to a connection on this node.

@@ -1,11 +1,14 @@
 //! The transports of a node: which there are, and what each can do. Adding one takes its crate, a module here that joins
-//! it to the node, and one line of the registry below.
+//! it to the node, and one line of the registry below. The rest of the node asks [`TransportKind`] what a transport can do, and
+//! names none: `cargo xtask tidy` refuses it.
 
 mod address;
 mod datagram;
 mod grpc;
 pub(crate) mod local;
+mod native;
 mod nic;
+mod packets;
 mod tcp;
 mod tls_carrier;
 mod tls_handshake;
@@ -24,11 +27,12 @@ pub(crate) use address::PeerAddress;
 pub(crate) use grpc::channels as grpc_channels;
 pub(crate) use grpc::{
     GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, SchemaQuestion, ToldSchema, is_own_dial,
-    restoring_server,
 };
-pub(crate) use provost_transport_tcp::{
+pub(crate) use provost_transport::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
+pub(crate) use provost_transport_datagram::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+pub(crate) use provost_transport_migration::beside;
 pub(crate) use tls_carrier::{TLS_CARRIER, TlsCarrier};
 pub(crate) use tls_handshake::finish_handshake;
 
@@ -68,6 +72,13 @@ registry! {
     Nic => nic,
 }
 
+impl TransportKind {
+    /// What carries a connection both of whose ends are on this node.
+    pub(crate) const WITHIN_NODE: TransportKind = TransportKind::Local;
+    /// What reaches servers of which only the address is known, where an app's connection was redirected to the node.
+    pub(crate) const TO_SERVERS: TransportKind = TransportKind::Grpc;
+}
+
 /// What the node knows of a transport.
 pub(crate) struct TransportDescription {
     /// What configurations, listings and metrics call it.
@@ -80,9 +91,19 @@ pub(crate) struct TransportDescription {
     pub(crate) versions: &'static [u32],
     /// How it reaches other nodes; none for one that does not leave this node.
     pub(crate) network: Option<NetworkTransport>,
-    /// Starts its engine, of a version, from what another one has saved; none for one that is restored with its other end, or by what
-    /// its route says.
-    pub(crate) restore: Option<fn(u32) -> EngineStart>,
+    pub(crate) restore: TransportRestore,
+    /// The newest form of its saved state that this process reads, where a process before has to know it.
+    pub(crate) state_form: Option<u32>,
+}
+
+/// How a transport's engine goes on from what another one has saved.
+pub(crate) enum TransportRestore {
+    /// An engine of this version starts from the state alone.
+    FromState(fn(u32) -> EngineStart),
+    /// It has to know where the route of its service leads.
+    OfServer(fn(RestoredServer) -> EngineStart),
+    /// The two ends are restored together.
+    WithOtherEnd,
 }
 
 /// What a transport to other nodes can do.
@@ -93,6 +114,18 @@ pub(crate) struct NetworkTransport {
     pub(crate) listening: Option<ListeningTransport>,
     /// What becomes of calls when their connection's route names another transport.
     pub(crate) live_calls: LiveCalls,
+    pub(crate) peer: PeerProgram,
+}
+
+/// What a transport's connections lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerProgram {
+    /// Another node. With a `[tls]` table both prove who they are, and what they say is sealed.
+    Node,
+    /// Another node, to which nothing can be sealed, and why. It is not used beside a `[tls]` table.
+    UnsealedNode { reason: &'static str },
+    /// A gRPC server, for which the route says what else is to be known: TLS, compression, reflection.
+    GrpcServer,
 }
 
 /// What becomes of the calls of a connection whose route names another transport.
@@ -145,6 +178,24 @@ impl TransportKind {
     pub(crate) fn migrates(self) -> bool {
         let network = self.description().network.as_ref();
         network.is_some_and(|network| network.live_calls == LiveCalls::Migrate)
+    }
+
+    fn peer(self) -> Option<PeerProgram> {
+        let network = self.description().network.as_ref();
+        network.map(|network| network.peer)
+    }
+
+    /// Whether it leads to gRPC servers, which are no nodes.
+    pub(crate) fn leads_to_servers(self) -> bool {
+        self.peer() == Some(PeerProgram::GrpcServer)
+    }
+
+    /// Why it cannot be used beside a `[tls]` table, if that is so.
+    pub(crate) fn unsealed(self) -> Option<&'static str> {
+        match self.peer() {
+            Some(PeerProgram::UnsealedNode { reason }) => Some(reason),
+            Some(PeerProgram::Node | PeerProgram::GrpcServer) | None => None,
+        }
     }
 
     /// The version of its code that a node begins with.
@@ -296,22 +347,40 @@ pub(crate) fn ready(engine: impl Engine + 'static) -> EngineStart {
     Box::new(move |_: Predecessor<'_>| Ok(Box::new(engine) as Box<dyn Engine>))
 }
 
-/// The newest forms of the states of engines that this process reads, by their kind, where that is not the first.
-pub(crate) fn newest_forms() -> [(&'static str, u32); 1] {
-    [(provost_transport_grpc::KIND, provost_transport_grpc::STATE_FORM)]
+/// The newest forms of the states of engines that this process reads, by their kind, where a process before has to know them.
+pub(crate) fn newest_forms() -> impl Iterator<Item = (&'static str, u32)> {
+    let all = TransportKind::ALL.iter().map(|kind| kind.description());
+    all.filter_map(|description| Some((description.engine, description.state_form?)))
 }
 
-/// How a transport, whose engine is called this, goes on from what it has saved, if there is one. (That to gRPC servers has to know
-/// more: [`restoring_server`].)
+/// How a transport, whose engine is called this, goes on from what it has saved, if that is enough.
 pub(crate) fn restoring(engine: &str, version: u32) -> Option<EngineStart> {
     if engine == provost_transport_migration::KIND {
         return Some(Box::new(|predecessor| {
             provost_transport_migration::restore(predecessor, restoring)
         }));
     }
+    match of_engine(engine)?.restore {
+        TransportRestore::FromState(restore) => Some(restore(version)),
+        TransportRestore::OfServer(_) | TransportRestore::WithOtherEnd => None,
+    }
+}
+
+/// The same for a connection that another process has saved, of which `server` tells where its route leads.
+pub(crate) fn restoring_connection(
+    engine: &str,
+    version: u32,
+    server: impl FnOnce() -> RestoredServer,
+) -> Option<EngineStart> {
+    match of_engine(engine).map(|description| &description.restore) {
+        Some(TransportRestore::OfServer(restore)) => Some(restore(server())),
+        _ => restoring(engine, version),
+    }
+}
+
+fn of_engine(engine: &str) -> Option<&'static TransportDescription> {
     let mut all = TransportKind::ALL.iter().map(|kind| kind.description());
-    let description = all.find(|description| description.engine == engine)?;
-    description.restore.map(|restore| restore(version))
+    all.find(|description| description.engine == engine)
 }
 
 /// What a listener is called between two processes: its address alone where it is of the default transport.

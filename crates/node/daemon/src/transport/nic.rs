@@ -1,20 +1,17 @@
 //! The native protocol over a NIC that carries the datagram protocol's calls. There is no board: the NIC is simulated, and the
 //! feature `nic` compiles its model.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::OwnedFd;
 
-use provost_datapath::{Engine, EngineStart, Predecessor};
-use provost_shm::now_ns;
 use provost_transport_nic as nic;
 
+use super::packets::{self, PacketListener};
 use super::{
-    ConnectFailure, ConnectRequest, EstablishedPeer, HandshakeTerms, IncomingPeer, ListeningTransport,
-    LiveCalls, NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener, PeerOpening,
-    SpeakingPeer, StopHandshake, TransportDescription, TransportKind, saved_of,
+    ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, ListeningTransport,
+    LiveCalls, NetworkTransport, PeerAddress, PeerListener, PeerOpening, PeerProgram, TransportDescription,
+    TransportKind, TransportRestore, native,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -26,8 +23,13 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
         open,
         listening: Some(ListeningTransport { bind, listen }),
         live_calls: LiveCalls::Migrate,
+        peer: PeerProgram::UnsealedNode {
+            reason: "a NIC does not seal what it sends",
+        },
     }),
-    restore: Some(restore),
+    // It goes on with the board of an engine of this process; of another, it says that there is none.
+    restore: TransportRestore::FromState(native::restore::<nic::NicCarrier>),
+    state_form: None,
 };
 
 /// Why a peer is not let in with TLS.
@@ -35,12 +37,7 @@ const SEALED: &str = "a NIC does not seal what it sends: take [tls] out, or list
 
 fn open(addresses: Vec<PeerAddress>, _request: &ConnectRequest) -> PeerOpening {
     let addresses = PeerAddress::of_internet(addresses);
-    let stop = nic::HandshakeStop::default();
-    let stopped = stop.clone();
-    let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
-    let stop: StopHandshake = Box::new(move || stop.stop());
-    // There is nothing to wait for: the first packet is part of the handshake.
-    Box::pin(std::future::ready(Ok(OpenedPeer { handshake, stop })))
+    packets::open(move |request, stop| greet(&addresses, request, stop))
 }
 
 fn greet(
@@ -48,19 +45,8 @@ fn greet(
     request: ConnectRequest,
     stop: &nic::HandshakeStop,
 ) -> Result<EstablishedPeer, ConnectFailure> {
-    let params = nic::ConnectParams {
-        address: request.address,
-        hello: request.hello,
-        descriptor_set: request.descriptor_set,
-        tls: request.tls,
-        deadline: request.deadline,
-    };
-    let established = nic::connect_to(addresses, &params, stop);
-    let established = established.map_err(|error| ConnectFailure {
-        code: error.code,
-        message: error.message,
-    })?;
-    Ok(peer(established))
+    let established = nic::connect_to(addresses, &request.into_params(), stop)?;
+    Ok(native::peer(TransportKind::Nic, established))
 }
 
 fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
@@ -70,99 +56,39 @@ fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 }
 
 fn listen(socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
-    let socket = UdpSocket::from(socket);
-    Ok(Box::new(NicPeers {
-        ready: tokio::net::UdpSocket::from_std(socket.try_clone()?)?,
-        listener: RefCell::new(nic::NicListener::listening(socket)?),
-    }))
+    packets::listen::<nic::NicListener>(socket.into())
 }
 
-struct NicPeers {
-    listener: RefCell<nic::NicListener>,
-    /// The same socket, as the event loop knows it.
-    ready: tokio::net::UdpSocket,
-}
+impl PacketListener for nic::NicListener {
+    type Caller = nic::NicCaller;
 
-impl PeerListener for NicPeers {
-    fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>> {
-        Box::pin(async {
-            let caller = self.next_caller().await?;
-            let address = caller.address();
-            let handshake: PeerHandshake = Box::new(move |terms: HandshakeTerms, decide| {
-                if terms.tls.is_some() {
-                    return Err(format!("{address}: {SEALED}"));
-                }
-                let decide =
-                    |greeting: nic::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
-                nic::accept(caller, terms.deadline, decide)
-                    .map(peer)
-                    .map_err(|error| error.to_string())
-            });
-            // It has spoken: that is how the listener knows of it. Its silence ends the handshake.
-            let stop: StopHandshake = Box::new(|| {});
-            let speaks = Box::pin(std::future::ready(Ok(SpeakingPeer { handshake, stop })));
-            Ok(IncomingPeer { address, speaks })
-        })
+    fn listening(socket: UdpSocket) -> io::Result<nic::NicListener> {
+        nic::NicListener::listening(socket)
     }
 
-    fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.ready.as_fd().try_clone_to_owned()
+    fn next_caller(&mut self) -> io::Result<Option<nic::NicCaller>> {
+        self.next_caller()
     }
-}
 
-impl NicPeers {
-    async fn next_caller(&self) -> io::Result<nic::NicCaller> {
-        loop {
-            self.ready.readable().await?;
-            let next = self.ready.try_io(tokio::io::Interest::READABLE, || self.look());
-            match next {
-                Ok(Some(caller)) => return Ok(caller),
-                Ok(None) => tokio::task::yield_now().await,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+    fn left_some(&self) -> bool {
+        self.left_some()
+    }
+
+    fn address(caller: &nic::NicCaller) -> SocketAddr {
+        caller.address()
+    }
+
+    fn shake_hands(
+        caller: nic::NicCaller,
+        terms: HandshakeTerms,
+        decide: &mut DecidePeer<'_>,
+    ) -> Result<EstablishedPeer, String> {
+        if terms.tls.is_some() {
+            return Err(format!("{}: {SEALED}", caller.address()));
         }
+        let decide = |greeting: nic::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
+        let established = nic::accept(caller, terms.deadline, decide);
+        let established = established.map_err(|error| error.to_string())?;
+        Ok(native::peer(TransportKind::Nic, established))
     }
-
-    /// The next client; none, where there may be one and others are to have their turn before.
-    fn look(&self) -> io::Result<Option<nic::NicCaller>> {
-        let mut listener = self.listener.borrow_mut();
-        match listener.next_caller()? {
-            None if !listener.left_some() => Err(io::ErrorKind::WouldBlock.into()),
-            next => Ok(next),
-        }
-    }
-}
-
-fn peer(established: nic::NicEstablished) -> EstablishedPeer {
-    EstablishedPeer {
-        kind: TransportKind::Nic,
-        identity: established.peer.name().to_owned(),
-        address: established.peer_address.into(),
-        claimed: None,
-        encoding: established.agreement.encoding,
-        peer_limits: established.agreement.peer_limits,
-        engine: Box::new(move |_version, options, signals| {
-            let config = nic::TransportConfig {
-                keepalive_interval_ns: options.keepalive_interval_ns,
-                keepalive_timeout_ns: options.keepalive_timeout_ns,
-                ..nic::TransportConfig::default()
-            };
-            Box::new(nic::NicTransport::new(established, config, signals, now_ns()))
-        }),
-    }
-}
-
-/// Goes on with the board of an engine of this process; of another, it says that there is none.
-fn restore(_version: u32) -> EngineStart {
-    Box::new(|predecessor: Predecessor<'_>| {
-        let saved = saved_of(&predecessor, nic::KIND)?;
-        let state_transfer = nic::StateTransfer {
-            descriptors: predecessor.descriptors,
-            link: predecessor.link,
-            restorer: predecessor.restorer,
-        };
-        let transport = nic::NicTransport::restore((), saved, state_transfer)?;
-        Ok(Box::new(transport) as Box<dyn Engine>)
-    })
 }

@@ -6,15 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::time::Instant;
 
-use provost_datapath::{Engine, EngineStart, Predecessor};
-use provost_shm::now_ns;
+use provost_datapath::EngineStart;
 use provost_transport_tcp as tcp;
 use tokio::net::TcpSocket;
 
 use super::{
     ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, IncomingPeer,
     ListeningTransport, LiveCalls, NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener,
-    PeerOpening, SpeakingPeer, StopHandshake, TransportDescription, TransportKind, damaged, saved_of,
+    PeerOpening, PeerProgram, SpeakingPeer, StopHandshake, TransportDescription, TransportKind,
+    TransportRestore, damaged, native,
 };
 
 const ENGINE: &str = tcp::KIND;
@@ -28,8 +28,10 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
         open,
         listening: Some(ListeningTransport { bind, listen }),
         live_calls: LiveCalls::Migrate,
+        peer: PeerProgram::Node,
     }),
-    restore: Some(restore),
+    restore: TransportRestore::FromState(restore),
+    state_form: None,
 };
 
 fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
@@ -78,18 +80,7 @@ pub(super) fn stop(stream: &TcpStream) -> io::Result<StopHandshake> {
 }
 
 fn greet(stream: TcpStream, request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
-    let params = tcp::ConnectParams {
-        address: request.address,
-        hello: request.hello,
-        descriptor_set: request.descriptor_set,
-        tls: request.tls,
-        deadline: request.deadline,
-    };
-    let established = tcp::greet(stream, &params).map_err(|error| ConnectFailure {
-        code: error.code,
-        message: error.message,
-    })?;
-    Ok(peer(established))
+    Ok(peer(tcp::greet(stream, &request.into_params())?))
 }
 
 fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
@@ -139,40 +130,17 @@ fn shake_hands(
 }
 
 fn peer(established: tcp::Established) -> EstablishedPeer {
-    EstablishedPeer {
-        kind: TransportKind::Tcp,
-        identity: established.peer.name().to_owned(),
-        address: established.peer_address.into(),
-        claimed: None,
-        encoding: established.agreement.encoding,
-        peer_limits: established.agreement.peer_limits,
-        engine: Box::new(move |version, options, signals| {
-            let version = tcp::TcpVersion::from_number(version).unwrap_or_default();
-            let established = tcp::Established {
-                carrier: established.carrier.with_version(version),
-                ..established
-            };
-            let config = tcp::TransportConfig {
-                keepalive_interval_ns: options.keepalive_interval_ns,
-                keepalive_timeout_ns: options.keepalive_timeout_ns,
-                ..tcp::TransportConfig::default()
-            };
-            Box::new(tcp::TcpTransport::new(established, config, signals, now_ns()))
-        }),
-    }
+    native::peer_by_version(TransportKind::Tcp, established, |carrier, version| {
+        carrier.with_version(tcp::TcpVersion::from_number(version).unwrap_or_default())
+    })
 }
 
 fn restore(version: u32) -> EngineStart {
-    Box::new(move |predecessor: Predecessor<'_>| {
+    Box::new(move |predecessor| {
         let version =
             tcp::TcpVersion::from_number(version).ok_or_else(|| damaged(ENGINE, "the version is unknown"))?;
-        let saved = saved_of(&predecessor, ENGINE)?;
-        let state_transfer = tcp::StateTransfer {
-            descriptors: predecessor.descriptors,
-            link: predecessor.link,
-            restorer: predecessor.restorer,
-        };
-        let transport = tcp::restore(version, saved, state_transfer)?;
-        Ok(Box::new(transport) as Box<dyn Engine>)
+        native::restore_by(predecessor, |saved, state_transfer| {
+            tcp::restore(version, saved, state_transfer)
+        })
     })
 }

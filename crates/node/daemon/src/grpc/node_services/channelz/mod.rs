@@ -22,7 +22,6 @@ use crate::connection_ends::{ConnectionEnds, EndAddress};
 use crate::grpc::GrpcAccess;
 use crate::grpc::clients::GrpcClient;
 use crate::grpc::listeners::GrpcListener;
-use crate::transport::TransportKind;
 use crate::transport::grpc_channels;
 
 /// Entries of one answer, at most.
@@ -187,7 +186,7 @@ impl GrpcAccess {
         let connections = self.connector.connections.all();
         let to_servers = connections
             .values()
-            .filter(|open| open.spec.transport == TransportKind::Grpc);
+            .filter(|open| open.spec.transport.leads_to_servers());
         let told = to_servers.filter_map(|open| {
             let (counted, ends) = grpc_channels::find(&open.signals)?;
             Some(ToldChannel {
