@@ -4,6 +4,7 @@
 //! runs the same rules as the commands do.
 #![forbid(unsafe_code)]
 
+mod bench_older;
 mod check;
 mod chores;
 mod ci;
@@ -14,6 +15,7 @@ mod jobs;
 mod layering;
 mod licences;
 mod older_build;
+mod older_source;
 mod package;
 mod programs;
 mod publishable;
@@ -78,6 +80,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Runs the benchmarks of an earlier commit and of today's code in turn, and prints one table
+    BenchOlder(bench_older::OlderBench),
     /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams, `soak hot_restart` replaces
     /// whole services
     Soak {
@@ -177,6 +181,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             fuzz::DeepRun { profile, seed },
         ),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
+        Chore::BenchOlder(options) => bench_older::compare(workspace, &options),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
         Chore::Publishable => none(publishable::complaints_with_contents(workspace)),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Complaints;
+use crate::older_source::OlderSource;
 use crate::workspace::{Workspace, WorkspaceError, run};
 
 /// The commit that is built when none is named: the last one whose code, comments and command line had the words of before the
@@ -26,23 +27,12 @@ pub(crate) fn run_test(workspace: &Workspace, commit: Option<&str>) -> Result<()
 
 /// The older program, beside what cargo builds. It shares the target folder with today's code, and so all that both depend on.
 fn older_program(workspace: &Workspace, commit: &str) -> Result<PathBuf, WorkspaceError> {
-    let folder = workspace.target.join("older").join(commit);
-    let program = folder.join(PROGRAM);
+    let older = OlderSource::of(workspace, commit);
+    let program = older.folder.join(PROGRAM);
     if program.is_file() {
         return Ok(program);
     }
-    let source = folder.join("source");
-    let archive = folder.join("source.tar");
-    run(Command::new("mkdir").arg("-p").arg(&source))?;
-    run(Command::new("git")
-        .current_dir(&workspace.root)
-        .args(["archive", "--format=tar", "--output"])
-        .args([archive.as_os_str(), commit.as_ref()]))?;
-    run(Command::new("tar")
-        .arg("-xf")
-        .arg(&archive)
-        .arg("-C")
-        .arg(&source))?;
+    let source = older.unpack(workspace)?;
     run(workspace
         .cargo(&["build", "--package", "provost-e2e", "--bin", PROGRAM])
         .current_dir(&source)
