@@ -1,6 +1,7 @@
 //! What a reader expects of every file: that it is short, named for what it does, free of unfinished work, and that
 //! unsafe code lives where it is looked for.
 
+mod circles;
 mod copies;
 mod names;
 mod ratchet;
@@ -149,7 +150,9 @@ fn every_complaint(workspace: &Workspace) -> Result<Complaints, String> {
         }
     }
     complaints.extend(counts.complaints(settings.ratchet));
-    complaints.extend(copies::complaints(&kept_by_hand(texts)));
+    let kept = kept_by_hand(texts);
+    complaints.extend(circles::complaints(&kept));
+    complaints.extend(copies::complaints(&kept));
     for package in &workspace.members {
         complaints.extend(package_complaints(workspace, package));
     }

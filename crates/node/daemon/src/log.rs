@@ -3,7 +3,6 @@
 //! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_log`]), and what it
 //! names is cut ([`cut`]).
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +11,7 @@ use std::time::Instant;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
+pub(crate) use crate::foreign_text::cut;
 use crate::runtime::AppId;
 
 /// Environment variable whose filter goes before the configuration's.
@@ -59,8 +59,6 @@ const EVENTS_PER_SECOND: f64 = 20.0;
 const APPS_OF_USER: f64 = 4.0;
 /// Subjects that are told apart; the rest share their bounds with each other.
 const SUBJECTS_MAX: usize = 4096;
-/// Longest text that an app or a peer has chosen, in bytes.
-const TEXT_BYTES_MAX: usize = 512;
 
 /// The events of one subject.
 struct EventShare {
@@ -146,19 +144,6 @@ impl EventShare {
     fn is_full(&self, subject: Option<EventSubject>, now: Instant) -> bool {
         subject.is_some_and(|subject| self.refilled(subject, now) >= subject.burst())
     }
-}
-
-/// A text that an app or a peer has chosen, as it is written down.
-pub(crate) fn cut(text: &str) -> Cow<'_, str> {
-    if text.len() <= TEXT_BYTES_MAX {
-        return Cow::Borrowed(text);
-    }
-    let mut end = TEXT_BYTES_MAX;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let shown = &text[..end];
-    Cow::Owned(format!("{shown}… ({} bytes)", text.len()))
 }
 
 /// A filter that cannot be read.
@@ -330,17 +315,6 @@ mod tests {
             .filter_map(|app| spend_refusal(&mut shares, 7, app, later))
             .sum();
         assert_eq!(told as usize, 1000 + 998 - one - many);
-    }
-
-    #[test]
-    fn what_others_name_is_cut() {
-        assert_eq!(cut("kv.Kv"), "kv.Kv");
-        let long = "ä".repeat(30_000);
-        let long = cut(&long);
-        assert!(
-            long.len() < TEXT_BYTES_MAX + 30 && long.ends_with("… (60000 bytes)"),
-            "{long}"
-        );
     }
 
     #[test]

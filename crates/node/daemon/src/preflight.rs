@@ -14,7 +14,7 @@ use crate::certificates::NodeCertificates;
 use crate::config::{Config, ConfigError, Problem, Sources, TlsFiles};
 use crate::grpc_certificates::{self, GrpcTlsError, NamedFiles};
 use crate::log;
-use crate::page;
+use crate::page_token;
 use crate::policies::{Attachment, ChangeError, Maker, Registry, fit};
 use crate::schemas::{BoundSchema, SchemaBounds, SchemaStore};
 use crate::workload_api::WorkloadSource;
@@ -44,7 +44,11 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     if let Some(problem) = log::level_problem(&config.log) {
         add("log.level", problem);
     }
-    if let Some(Err(problem)) = config.page.token_file().map(|file| page::check_token(&file)) {
+    if let Some(Err(problem)) = config
+        .page
+        .token_file()
+        .map(|file| page_token::check_token(&file))
+    {
         add("page.token_file", problem);
     }
     let audit_file = &config.observe.audit_file;

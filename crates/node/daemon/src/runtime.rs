@@ -1,17 +1,14 @@
 //! The daemon's side of the data plane's threads: the names of [`provost_runtime`] that the daemon uses, joined to tokio's
-//! channels and to the transport within the node.
+//! channels.
 
 use std::io;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
-use provost_runtime::{DatapathWaker, EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
+use provost_runtime::{EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
-
-use crate::transport::local::PeerWake;
 
 pub use provost_runtime::{
     AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase,
@@ -94,13 +91,4 @@ pub(crate) async fn save_apps(frozen: &FrozenRuntime, around: SavedAround) -> io
     when_saved
         .await
         .map_err(|_| io::Error::other("a runtime's thread has ended"))?
-}
-
-/// One end of a connection within the node, woken by the other end's runtime.
-pub(crate) struct LocalPeer(pub(crate) Arc<DatapathWaker>);
-
-impl PeerWake for LocalPeer {
-    fn wake(&self) {
-        self.0.wake();
-    }
 }

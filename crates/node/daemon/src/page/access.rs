@@ -5,10 +5,7 @@
 //! - A web site of somebody else that is open in the same browser may see nothing: not by a name of its own that leads to
 //!   this machine (DNS rebinding), for then it asks for a host of that name; nor from its own origin.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hyper::body::Incoming;
@@ -18,16 +15,12 @@ use hyper::{HeaderMap, Request, StatusCode, Uri};
 use crate::admin::{Caller, Role, Server};
 use crate::config::{PageConfig, TokenRole};
 use crate::http_server::HttpVisitor;
+use crate::page_token::read_token;
 
 /// What a browser says of where a request comes from (Fetch Metadata, section 2.3).
 const FETCH_SITE: &str = "sec-fetch-site";
 /// How the token is sent (RFC 6750, section 2.1).
 const BEARER: &str = "Bearer ";
-/// Bytes of a token: fewer can be guessed, and more belong to another file.
-const TOKEN_BYTES_MIN: usize = 32;
-const TOKEN_BYTES_MAX: usize = 1024;
-/// What everybody may do with a file.
-const MODE_OF_OTHERS: u32 = 0o007;
 
 /// See the module's documentation.
 pub(super) struct PageAccess {
@@ -116,38 +109,6 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     std::hint::black_box(difference) == 0 && one.len() == other.len()
 }
 
-/// Whether the file's token can be used. The error says what is wrong with the file.
-pub(crate) fn check_token(file: &Path) -> Result<(), String> {
-    read_token(file).map(drop)
-}
-
-fn read_token(path: &Path) -> Result<String, String> {
-    let shown = path.display();
-    let unread = |error| format!("{shown} cannot be read: {error}");
-    let file = File::open(path).map_err(unread)?;
-    let facts = file.metadata().map_err(unread)?;
-    if !facts.is_file() {
-        return Err(format!("{shown} is no file"));
-    }
-    if facts.mode() & MODE_OF_OTHERS != 0 {
-        return Err(format!(
-            "{shown} is open to every user of this machine: chmod o= {shown}"
-        ));
-    }
-    let mut text = String::new();
-    let bytes_max = TOKEN_BYTES_MAX as u64 + 2;
-    file.take(bytes_max).read_to_string(&mut text).map_err(unread)?;
-    let token = text.trim();
-    let is_printable = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) || !is_printable {
-        return Err(format!(
-            "{shown} has no token: one line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} printable characters, such as `openssl rand \
-             -hex 32` makes"
-        ));
-    }
-    Ok(token.to_owned())
-}
-
 /// Whether the request is for this machine by a name that nobody else can have.
 pub(super) fn check_host(request: &Request<Incoming>) -> Result<(), AccessRefusal> {
     check_host_of(request.uri(), request.headers())
@@ -204,6 +165,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::page_token::{TOKEN_BYTES_MAX, check_token};
 
     fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -31,7 +31,6 @@ use crate::control_plane::ControlPlane;
 use crate::http_server::{self, HttpAnswer, HttpResponder, HttpVisitor, plain, typed};
 use crate::stream_listener::{SocketMode, StreamListener, UnixSocketTerms};
 
-pub(crate) use access::check_token;
 use access::{AccessRefusal, PageAccess};
 use document::PageDocument;
 use overview::OverviewSource;

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use provost_datapath::ConnectionSignals;
-use provost_transport_local::End;
+use provost_transport_local::{End, PeerWake};
 pub(crate) use provost_transport_local::{
-    KIND, LocalTransport, PeerWake, SavedEnd, connect, restore_alone, restore_pair, saved_pair,
+    KIND, LocalTransport, SavedEnd, connect, restore_alone, restore_pair, saved_pair,
 };
 
 use super::{TransportDescription, TransportRestore};
-use crate::runtime::{LocalPeer, PathWaker};
+use crate::runtime::PathWaker;
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     name: "local",
@@ -21,6 +21,15 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     restore: TransportRestore::WithOtherEnd,
     state_form: None,
 };
+
+/// One end, woken by the other end's runtime.
+struct LocalPeer(Arc<PathWaker>);
+
+impl PeerWake for LocalPeer {
+    fn wake(&self) {
+        self.0.wake();
+    }
+}
 
 /// What one end brings to a connection on this node.
 pub(crate) fn end(signals: &Arc<ConnectionSignals>, waker: &Arc<PathWaker>) -> End {

@@ -12,7 +12,7 @@ use provost_transport_grpc::AskFault;
 use provost_wire::Code;
 use provost_wire::limits::SCHEMA_BYTES_MAX;
 
-use crate::log::cut;
+use crate::foreign_text::cut;
 use crate::reflection_messages::{
     ReflectionAnswer, ReflectionQuestion, ReflectionRequest, ReflectionResponse,
 };
