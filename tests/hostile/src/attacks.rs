@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod copies;
+pub mod greed;
 pub mod guided;
 pub mod linger;
 pub mod race;

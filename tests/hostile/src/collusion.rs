@@ -177,8 +177,8 @@ fn claim(scene: &Scene) -> Claim {
     }
 }
 
-/// A message with a large blob, in a send heap.
-fn write_message(scene: &Scene, app: &RawApp) -> u32 {
+/// A message with a large blob, in a send heap; its root.
+pub fn write_message(scene: &Scene, app: &RawApp) -> u32 {
     app.write(MESSAGE_AT, &vec![0; root_bytes(scene)]);
     let blob = [window_offset(BLOB_AT).to_le_bytes(), BLOB_BYTES.to_le_bytes()].concat();
     app.write(MESSAGE_AT + offsets(scene, "blob").0, &blob);

@@ -98,6 +98,11 @@ pub struct RawApp {
 impl RawApp {
     /// Attaches as an honest app does.
     pub fn attach(socket: &Path, name: &str) -> Result<RawApp, Gone> {
+        RawApp::attach_with_window(socket, name, RECEIVE_WINDOW_BYTES)
+    }
+
+    /// Attaches with room for so many bytes of receive segments.
+    pub fn attach_with_window(socket: &Path, name: &str, receive_window_bytes: u64) -> Result<RawApp, Gone> {
         let heap = sealed_memory("hostile-send-heap", SEND_HEAP_BYTES)?;
         let request = Attach {
             version: CONTROL_VERSION,
@@ -105,7 +110,7 @@ impl RawApp {
             submission_slots: RING_SLOTS,
             completion_slots: RING_SLOTS,
             receive_window: RECEIVE_WINDOW,
-            receive_window_bytes: RECEIVE_WINDOW_BYTES,
+            receive_window_bytes,
             busy_poll: false,
             takes_regions: true,
         };
@@ -177,10 +182,20 @@ impl RawApp {
 
     /// Offers a service, bringing the schema if need be.
     pub fn bind(&mut self, schema: &TargetSchema, service: &str) -> Result<(), Gone> {
+        self.bind_for(schema, service, 0)
+    }
+
+    /// Offers a service for so many calls at once; 0: for as many as the service lets it have.
+    pub fn bind_for(
+        &mut self,
+        schema: &TargetSchema,
+        service: &str,
+        calls_in_flight_max: u32,
+    ) -> Result<(), Gone> {
         let body = request::Body::Bind(Bind {
             service: service.to_owned(),
             schema_hash: schema.hash(service).0.to_vec(),
-            calls_in_flight_max: 0,
+            calls_in_flight_max,
         });
         self.ask_with_schema(schema, service, body).map(drop)
     }

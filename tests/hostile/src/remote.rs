@@ -54,6 +54,9 @@ pub const WELCOMED: [(&str, RemoteAttack); 3] = [
     ("garbage", streams::garbage),
 ];
 
+/// Attacks of peers whose schemas cost much to read, from several addresses.
+pub const SCHEMA_BOMBS: [(&str, RemoteAttack); 4] = [("schema bombs", streams::schema_bombs); 4];
+
 /// Attacks on a node's port for datagrams.
 pub const DATAGRAMS: [(&str, RemoteAttack); 3] = [
     ("opens", datagrams::opens),

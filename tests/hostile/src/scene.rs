@@ -89,7 +89,11 @@ impl Scene {
 
 impl Client {
     fn attach(scene: &Scene, name: &str, service: &str) -> Result<Client, Gone> {
-        let mut app = RawApp::attach(&scene.socket, name)?;
+        Client::of(RawApp::attach(&scene.socket, name)?, scene, service)
+    }
+
+    /// Connects an app to a service.
+    pub fn of(mut app: RawApp, scene: &Scene, service: &str) -> Result<Client, Gone> {
         let connection = app.connect(&scene.schema, service)?;
         Ok(Client {
             app,

@@ -22,6 +22,9 @@ const LANES: u64 = 4;
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many times as long a call may take beside an attack as beside as many loops, at the 99th percentile.
 const P99_RATIO_MAX: u64 = 4;
+/// What 99 of 100 calls may take beside any attack, in microseconds: on an idle machine calls beside loops take so little that
+/// a few time slices of the scheduler would be a large multiple of it.
+const P99_ALLOWED_US: u64 = 50_000;
 /// How long calls are measured beside loops.
 const BESIDE_LOOPS: Duration = Duration::from_secs(3);
 /// Pause between calls of a lane, so that the attackers get some of the processor.
@@ -48,7 +51,8 @@ impl Outcome {
     #[must_use]
     pub fn complaint(&self, beside_loops: &Outcome) -> Option<String> {
         let is_disturbed = self.calls == 0 || self.failed > 0 || self.corrupt > 0;
-        let is_slow = self.p99_us > P99_RATIO_MAX * beside_loops.p99_us;
+        let allowed_us = P99_ALLOWED_US.max(P99_RATIO_MAX * beside_loops.p99_us);
+        let is_slow = self.p99_us > allowed_us;
         let was = format!("{self:?} beside the attack, {beside_loops:?} beside loops");
         match (is_disturbed, is_slow) {
             (true, _) => Some(format!("calls have failed: {was}")),
@@ -294,11 +298,15 @@ mod tests {
             p99_us,
             ..Outcome::default()
         };
-        let beside_loops = calls(100, 0, 1000);
+        let beside_loops = calls(100, 0, 40_000);
         let complaint = |outcome: Outcome| outcome.complaint(&beside_loops);
-        assert_eq!(complaint(calls(100, 0, P99_RATIO_MAX * 1000)), None);
+        assert_eq!(complaint(calls(100, 0, P99_RATIO_MAX * 40_000)), None);
         assert!(complaint(calls(0, 0, 0)).is_some());
         assert!(complaint(calls(100, 1, 10)).is_some());
-        assert!(complaint(calls(100, 0, P99_RATIO_MAX * 1000 + 1)).is_some());
+        assert!(complaint(calls(100, 0, P99_RATIO_MAX * 40_000 + 1)).is_some());
+        let beside_short_loops = calls(100, 0, 1000);
+        let complaint = |outcome: Outcome| outcome.complaint(&beside_short_loops);
+        assert_eq!(complaint(calls(100, 0, P99_ALLOWED_US)), None);
+        assert!(complaint(calls(100, 0, P99_ALLOWED_US + 1)).is_some());
     }
 }

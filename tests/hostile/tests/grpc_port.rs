@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use beside::{ANSWERED_WITHIN, GoodPair, node, watch};
+use beside::{ANSWERED_WITHIN, GoodPair, JudgedAttack, PeakBounds, node, watch};
 use provost_e2e::{Node, World, eventually};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_random::SeededRandom;
@@ -20,6 +20,13 @@ const LISTENER: &str = "[[grpc.listener]]\nname = \"web\"\naddress = \"127.0.0.1
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Descriptors beside those of clients that have called nothing, of which the service keeps 512.
 const DESCRIPTORS_MAX: usize = 512 + 80;
+
+/// What clients may have the service use that get nowhere.
+const STRANGERS: PeakBounds = PeakBounds {
+    descriptors: DESCRIPTORS_MAX,
+    threads: 16,
+    resident_bytes: 100 << 20,
+};
 
 /// A node with a port for gRPC, good apps on it, and where the port is.
 struct GrpcScene {
@@ -128,30 +135,26 @@ fn who_connects_and_is_silent_keeps_nobody_out() {
     let pair = GoodPair::start(&mut scene.world, &scene.node);
     let mut before_all = HonestClient::connect(&scene);
     assert_eq!(before_all.call("/probe.Probe/Echo"), Code::Ok);
-    let (before, peak) = watch(&scene.node);
-    let silent: Vec<_> = (0..1_200).map(|_| scene.connect()).collect();
-    honest_client_is_served(&scene);
-    // Those who have called keep their connections.
-    assert_eq!(before_all.call("/probe.Probe/Echo"), Code::Ok);
-    let peak = peak.stop();
-    assert!(
-        peak.descriptors < before.descriptors + DESCRIPTORS_MAX,
-        "{before:?} became {peak:?}"
-    );
-    drop(silent);
-    pair.was_served();
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
+    while judged.goes_on() {
+        let _silent: Vec<_> = (0..1_200).map(|_| scene.connect()).collect();
+        honest_client_is_served(&scene);
+        // Those who have called keep their connections.
+        assert_eq!(before_all.call("/probe.Probe/Echo"), Code::Ok);
+    }
+    judged.end().judge();
 }
 
 #[test]
 fn heads_that_never_end_keep_nobody_out() {
-    const PEAK_BYTES_MAX: u64 = 100 << 20;
     let mut scene = GrpcScene::new("");
     let pair = GoodPair::start(&mut scene.world, &scene.node);
-    let (before, peak) = watch(&scene.node);
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
     // HEADERS of stream 1 without END_HEADERS; the block would go on in CONTINUATION frames.
     let head = [0, 0x40, 0, 1, 0, 0, 0, 0, 1];
     let mut slow: Vec<_> = (0..600).map(|_| scene.connect()).collect();
-    for round in 0..20_u8 {
+    let mut round = 0_u64;
+    while round < 20 || judged.goes_on() {
         for socket in &mut slow {
             // Who has lost its place cannot go on.
             let _ = match round {
@@ -161,14 +164,9 @@ fn heads_that_never_end_keep_nobody_out() {
             };
         }
         honest_client_is_served(&scene);
+        round += 1;
     }
-    let peak = peak.stop();
-    assert!(
-        peak.descriptors < before.descriptors + DESCRIPTORS_MAX
-            && peak.resident_bytes < before.resident_bytes + PEAK_BYTES_MAX,
-        "{before:?} became {peak:?}"
-    );
-    pair.was_served();
+    judged.end().judge();
 }
 
 #[test]
@@ -176,8 +174,10 @@ fn garbage_ends_with_its_connection() {
     let mut scene = GrpcScene::new("");
     let pair = GoodPair::start(&mut scene.world, &scene.node);
     let before = scene.node.usage();
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
     let mut random = SeededRandom::new(7);
-    for round in 0..300 {
+    let mut round = 0;
+    while round < 300 || judged.goes_on() {
         let mut socket = scene.connect();
         let mut bytes = match round % 3 {
             0 => Vec::new(),
@@ -190,11 +190,12 @@ fn garbage_ends_with_its_connection() {
         if round % 20 == 0 {
             honest_client_is_served(&scene);
         }
+        round += 1;
     }
+    judged.end().judge();
     eventually("its connections are closed", ANSWERED_WITHIN, || {
         scene.node.usage().descriptors <= before.descriptors + 10
     });
-    pair.was_served();
 }
 
 #[test]
@@ -202,9 +203,11 @@ fn who_calls_services_that_nobody_knows_disturbs_nobody() {
     const LOG_BYTES_MAX: usize = 1 << 20;
     let mut scene = GrpcScene::new("");
     let pair = GoodPair::start(&mut scene.world, &scene.node);
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
     let mut caller = HonestClient::connect(&scene);
     let mut ended = 0;
-    for round in 0..100 {
+    let mut round = 0;
+    while round < 100 || judged.goes_on() {
         for number in 0..200 {
             // It opens no more than the service lets it.
             let _ = caller.begin(&format!("/nobody.Knows{round}x{number}/Call"));
@@ -219,12 +222,14 @@ fn who_calls_services_that_nobody_knows_disturbs_nobody() {
         if round % 10 == 0 {
             honest_client_is_served(&scene);
         }
+        round += 1;
     }
+    let outcome = judged.end();
     println!("{ended} calls were refused");
     assert!(ended > 10_000);
     let log = scene.node.program.log();
     assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log", log.len());
-    pair.was_served();
+    outcome.judge();
 }
 
 #[test]

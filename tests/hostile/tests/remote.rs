@@ -8,60 +8,29 @@ mod authority;
 #[allow(dead_code, reason = "these tests use a part of it")]
 mod beside;
 
-use std::time::Duration;
-
 use authority::Authority;
-use beside::{GOOD_SERVICE, GoodPair, newcomer_is_served, nodes, watch};
+use beside::{
+    GOOD_SERVICE, GoodPair, HANDSHAKES, JudgedAttack, PeakBounds, newcomer_is_served,
+    newcomer_offers_a_service, nodes,
+};
 use provost_e2e::peer::Claim;
-use provost_e2e::{Node, Usage, World};
-use provost_hostile::remote::{DATAGRAMS, RemoteAttack, RemoteAttackers, RemoteScene, UNWELCOME, WELCOMED};
+use provost_e2e::{Node, World};
+use provost_hostile::remote::{
+    DATAGRAMS, RemoteAttack, RemoteAttackers, RemoteScene, SCHEMA_BOMBS, UNWELCOME, WELCOMED,
+};
 use provost_hostile::report::Report;
 use provost_hostile::scene::Stop;
+use provost_hostile::schema::TargetSchema;
 use provost_tls::{Purpose, TlsConfig, TlsHandshake};
 
-/// How long an attack goes on.
-const ATTACKED_FOR: Duration = Duration::from_secs(4);
-/// The handshakes that a node has under way at once: `limits.handshakes`, where nothing else is configured.
-const HANDSHAKES: usize = 64;
-/// Peers that have come and said nothing yet.
-const SILENT_MAX: usize = 512;
-/// Threads for handshakes, schemas and name look-ups, which come and go.
-const THREADS_MORE: usize = HANDSHAKES + 32;
-const DESCRIPTORS_MORE: usize = SILENT_MAX + 4 * HANDSHAKES + 64;
-/// What strangers may have of memory: what is read of their openings, and stacks.
-const BYTES_MORE: u64 = 100 << 20;
 /// What each handshake by datagrams may have: an end of the protocol of its own, with its socket and packets.
 const DATAGRAM_HANDSHAKE_BYTES: u64 = 4 << 20;
 
-/// What a node may use more than before, at its peak.
-struct PeakBounds {
-    descriptors: usize,
-    threads: usize,
-    bytes: u64,
-}
-
-impl PeakBounds {
-    const STRANGERS: PeakBounds = PeakBounds {
-        descriptors: DESCRIPTORS_MORE,
-        threads: THREADS_MORE,
-        bytes: BYTES_MORE,
-    };
-
-    const DATAGRAMS: PeakBounds = PeakBounds {
-        bytes: BYTES_MORE + HANDSHAKES as u64 * DATAGRAM_HANDSHAKE_BYTES,
-        ..PeakBounds::STRANGERS
-    };
-
-    fn judge(&self, before: Usage, peak: Usage) {
-        println!("{before:?} became {peak:?}");
-        assert!(
-            peak.descriptors <= before.descriptors + self.descriptors
-                && peak.threads <= before.threads + self.threads
-                && peak.resident_bytes <= before.resident_bytes + self.bytes,
-            "{before:?} became {peak:?}"
-        );
-    }
-}
+/// What strangers may have a node use by datagrams.
+const STRANGERS_BY_DATAGRAMS: PeakBounds = PeakBounds {
+    resident_bytes: PeakBounds::STRANGERS.resident_bytes + HANDSHAKES as u64 * DATAGRAM_HANDSHAKE_BYTES,
+    ..PeakBounds::STRANGERS
+};
 
 fn claim() -> Claim {
     Claim::honest(provost_e2e::server::descriptor())
@@ -77,22 +46,22 @@ fn scene(target: &Node, opening: Vec<u8>) -> RemoteScene {
     }
 }
 
-/// Attacks node b while good apps call from node a, and an app that comes meanwhile is served.
+/// Attacks node b while good apps call from node a, and apps that come meanwhile to both are served.
 fn survives(
     (mut world, a, b): (World, Node, Node),
     opening: Vec<u8>,
     attacks: &[(&'static str, RemoteAttack)],
-    bounds: &PeakBounds,
+    bounds: PeakBounds,
     has_happened: &[&str],
 ) {
-    let pair = GoodPair::across(&mut world, &a, &b, 2);
-    let scene = scene(&b, opening);
-    let (before, peak) = watch(&b);
+    let pair = GoodPair::across(&mut world, &a, &b, attacks.len());
+    let (scene, schema) = (scene(&b, opening), TargetSchema::load().expect("the schema"));
+    let judged = JudgedAttack::begin(pair, [(&b, bounds)]);
     let attackers = RemoteAttackers::begin(&scene, attacks, 1);
-    std::thread::sleep(ATTACKED_FOR);
     newcomer_is_served(&a);
+    newcomer_offers_a_service(&b, &schema);
+    let outcome = judged.end();
     attackers.end();
-    let peak = peak.stop();
     println!("{}", scene.report);
     for what in has_happened {
         assert!(
@@ -103,8 +72,7 @@ fn survives(
     }
     let (findings, _) = scene.report.findings();
     assert!(findings.is_empty(), "{findings:#?}");
-    bounds.judge(before, peak);
-    pair.was_served();
+    outcome.judge();
 }
 
 fn no_tables(_world: &World, _node: &str) -> String {
@@ -124,7 +92,7 @@ fn handshakes_that_do_not_end_or_never_stop_coming_keep_nobody_out() {
         nodes,
         claim().opening(),
         &UNWELCOME,
-        &PeakBounds::STRANGERS,
+        PeakBounds::STRANGERS,
         &begun,
     );
 }
@@ -152,7 +120,7 @@ fn within_tls_they_keep_nobody_out_either() {
         "flood: answered",
         "nonsense: said",
     ];
-    survives(nodes, opening, &UNWELCOME, &PeakBounds::STRANGERS, &begun);
+    survives(nodes, opening, &UNWELCOME, PeakBounds::STRANGERS, &begun);
 }
 
 #[test]
@@ -167,8 +135,19 @@ fn peers_that_announce_much_and_send_little_or_nonsense_cost_little() {
         nodes,
         claim().opening(),
         &WELCOMED,
-        &PeakBounds::STRANGERS,
+        PeakBounds::STRANGERS,
         &happened,
+    );
+}
+
+#[test]
+fn peers_whose_short_schemas_reach_much_keep_nobody_out() {
+    survives(
+        nodes("tcp", &[GOOD_SERVICE], no_tables),
+        claim().opening(),
+        &SCHEMA_BOMBS,
+        PeakBounds::STRANGERS,
+        &["schema bombs: refused"],
     );
 }
 
@@ -180,7 +159,7 @@ fn sessions_of_datagrams_that_nobody_uses_copies_and_noise_keep_nobody_out() {
         nodes,
         claim().opening(),
         &DATAGRAMS,
-        &PeakBounds::DATAGRAMS,
+        STRANGERS_BY_DATAGRAMS,
         &happened,
     );
 }

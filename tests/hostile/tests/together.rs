@@ -3,32 +3,25 @@
 #[allow(dead_code, reason = "these tests use a part of it")]
 mod beside;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use beside::{ANSWERED_WITHIN, GOOD_SERVICE, GoodPair, newcomer_is_served, nodes, nodes_within, watch};
+use beside::{
+    ANSWERED_WITHIN, GOOD_SERVICE, GoodPair, JudgedAttack, PeakBounds, newcomer_is_served, nodes,
+    nodes_within, scene_at,
+};
 use provost_e2e::peer::Claim;
-use provost_e2e::{Node, World, eventually};
+use provost_e2e::{World, eventually};
 use provost_hostile::attacks::{Attack, control, guided, race, random, rings, shapes};
 use provost_hostile::collusion;
 use provost_hostile::random::random_of;
 use provost_hostile::remote::{RemoteAttackers, RemoteScene, UNWELCOME, WELCOMED};
 use provost_hostile::report::Report;
 use provost_hostile::scene::{Scene, Stop};
-use provost_hostile::schema::{TARGETS, TargetSchema};
+use provost_hostile::schema::TARGETS;
 use provost_hostile::server::{Manner, Post, serve};
 
 fn no_tables(_world: &World, _node: &str) -> String {
     String::new()
-}
-
-fn scene(node: &Node) -> Scene {
-    Scene {
-        socket: node.socket.clone(),
-        schema: Arc::new(TargetSchema::load().expect("the schema")),
-        report: Report::default(),
-        stop: Stop::default(),
-    }
 }
 
 fn found_nothing(report: &Report) {
@@ -39,7 +32,8 @@ fn found_nothing(report: &Report) {
 #[test]
 fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
     const CLIENTS: u64 = 3;
-    const ATTACKED_FOR: Duration = Duration::from_secs(6);
+    // The heaps are full by then.
+    const FILLED_WITHIN: Duration = Duration::from_secs(6);
     // An app's receive heap, which all who send to it share. The attack fills those of the server and of the clients.
     const HEAP_BYTES: u64 = 32 << 20;
     // The largest message: of what an app has sent, the service has seen one in that app's own memory.
@@ -53,13 +47,18 @@ fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
         no_tables,
     );
     let pair = GoodPair::across(&mut world, &a, &b, 2);
-    let at_a = scene(&a);
+    let at_a = scene_at(&a);
     let at_b = Scene {
         socket: b.socket.clone(),
         ..at_a.clone()
     };
-    let ((before_a, peak_a), (before_b, peak_b)) = (watch(&a), watch(&b));
-    std::thread::scope(|scope| {
+    let bounds = |apps: u64| PeakBounds {
+        descriptors: 160,
+        threads: 16,
+        resident_bytes: apps * (HEAP_BYTES + MESSAGE_BYTES) + SLACK_BYTES,
+    };
+    let judged = JudgedAttack::begin(pair, [(&a, bounds(CLIENTS)), (&b, bounds(1))]);
+    let outcome = std::thread::scope(|scope| {
         let (at_a, at_b, target) = (&at_a, &at_b, b.address);
         scope.spawn(move || collusion::server(at_b, &mut random_of(1, 0)));
         eventually("the colluding server is there", ANSWERED_WITHIN, || {
@@ -69,9 +68,11 @@ fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
             scope.spawn(move || collusion::client(at_a, &mut random_of(1, 1 + client)));
         }
         scope.spawn(move || collusion::peer(at_b, target, &mut random_of(1, 100)));
-        std::thread::sleep(ATTACKED_FOR);
+        std::thread::sleep(FILLED_WITHIN);
         newcomer_is_served(&a);
+        let outcome = judged.end();
         at_a.stop.set();
+        outcome
     });
     println!("{}", at_a.report);
     for what in [
@@ -83,17 +84,7 @@ fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
         assert!(at_a.report.counted(what) > 0, "nothing was tested: {what}");
     }
     found_nothing(&at_a.report);
-    for (before, peak, apps) in [(before_a, peak_a.stop(), CLIENTS), (before_b, peak_b.stop(), 1)] {
-        println!("{before:?} became {peak:?}");
-        let most = apps * (HEAP_BYTES + MESSAGE_BYTES) + SLACK_BYTES;
-        assert!(
-            peak.resident_bytes < before.resident_bytes + most
-                && peak.descriptors < before.descriptors + 160
-                && peak.threads < before.threads + 16,
-            "{before:?} became {peak:?}"
-        );
-    }
-    pair.was_served();
+    outcome.judge();
 }
 
 /// Local apps and remote peers attack both nodes, each of which is replaced again and again meanwhile.
@@ -103,7 +94,7 @@ fn services_are_replaced_under_attack_and_good_apps_lose_no_call() {
     const BETWEEN: Duration = Duration::from_millis(700);
     let (mut world, mut a, mut b) = nodes("tcp", &[GOOD_SERVICE, TARGETS[0]], no_tables);
     let pair = GoodPair::across(&mut world, &a, &b, 1);
-    let at_a = scene(&a);
+    let at_a = scene_at(&a);
     let (sockets, report) = ([b.socket.clone(), a.socket.clone()], at_a.report.clone());
     let claim = Claim::honest(provost_e2e::server::descriptor());
     let remote = RemoteScene {

@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::{RemoteScene, connect_from};
 use crate::random::{AwkwardNumbers, Random};
+use crate::schema::bomb;
 
 /// Connections of one attack that are open at once.
 const HELD_MAX: usize = 150;
@@ -139,6 +140,22 @@ pub fn garbage(scene: &RemoteScene, source: Ipv4Addr, random: &mut Random) {
                     break;
                 }
             }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Handshakes with schemas that are short and of which every service reaches everything, each announced as another one.
+pub fn schema_bombs(scene: &RemoteScene, source: Ipv4Addr, random: &mut Random) {
+    let mut claim = scene.claim.clone();
+    claim.schema = bomb(500, 4, 4096);
+    while !scene.stop.is_set() {
+        claim.schema_hash = std::array::from_fn(|_| random.number() as u8);
+        let shaken = connect_from(source, scene.target).and_then(|stream| claim.try_shake_hands(stream));
+        match shaken {
+            Ok(Handshake::Refused(_)) => scene.report.count("schema bombs: refused"),
+            Ok(Handshake::Open(_)) => scene.report.finding("schema bombs: one was welcomed".to_owned()),
+            Ok(Handshake::HungUp) | Err(_) => scene.report.count("schema bombs: not answered"),
         }
         std::thread::sleep(PAUSE);
     }

@@ -1,9 +1,16 @@
 //! Good apps beside an attack, and what the service uses meanwhile.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_e2e::{Node, NodeOptions, Server, Usage, World};
+use provost_hostile::attacks::Attack;
 use provost_hostile::peak::PeakWatch;
+use provost_hostile::random::random_of;
+use provost_hostile::raw::RawApp;
+use provost_hostile::report::Report;
+use provost_hostile::scene::{Scene, Stop};
+use provost_hostile::schema::{TARGETS, TargetSchema};
 use provost_hostile::victim::{Outcome, Victim};
 
 /// The service of good apps.
@@ -11,16 +18,29 @@ pub(crate) const GOOD_SERVICE: &str = "probe.Probe";
 const ROLE: &str = env!("CARGO_BIN_EXE_provost-hostile");
 /// How long the service may take to answer those who do nothing wrong: long, as machines are slow and busy.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
-/// How long the calls of good apps are judged beside an attack, at least.
-const JUDGED_MIN: Duration = Duration::from_secs(1);
+/// The handshakes that a node has under way at once: `limits.handshakes`, where nothing else is configured.
+pub(crate) const HANDSHAKES: usize = 64;
+/// Peers that have come and said nothing yet.
+const SILENT_MAX: usize = 512;
+/// How long an attack goes on at least, and the calls of good apps are judged beside it.
+const ATTACKED_FOR: Duration = Duration::from_secs(3);
 
 pub(crate) fn node(tables: &str) -> (World, Node) {
-    let mut world = World::new(ROLE);
-    let options = NodeOptions {
+    node_within("", tables)
+}
+
+/// A node with these lines in its `[limits]`.
+pub(crate) fn node_within(limits: &str, tables: &str) -> (World, Node) {
+    node_of(&NodeOptions {
+        limits: limits.to_owned(),
         tables: tables.to_owned(),
         ..NodeOptions::default()
-    };
-    let node = world.node("a", &options);
+    })
+}
+
+pub(crate) fn node_of(options: &NodeOptions) -> (World, Node) {
+    let mut world = World::new(ROLE);
+    let node = world.node("a", options);
     (world, node)
 }
 
@@ -84,12 +104,174 @@ pub(crate) fn newcomer_is_served(node: &Node) {
     assert_eq!((outcome.failed, outcome.corrupt), (0, 0), "{outcome:?}");
 }
 
+/// Another app can attach, bring its schema and offer a service.
+pub(crate) fn newcomer_offers_a_service(node: &Node, schema: &TargetSchema) {
+    let begin = Instant::now();
+    let mut app = RawApp::attach(&node.socket, "honest").expect("it attaches");
+    app.bind(schema, TARGETS[0]).expect("it binds");
+    assert!(begin.elapsed() < ANSWERED_WITHIN, "{:?}", begin.elapsed());
+}
+
+/// Where apps attack a node.
+pub(crate) fn scene_at(node: &Node) -> Scene {
+    Scene {
+        socket: node.socket.clone(),
+        schema: Arc::new(TargetSchema::load().expect("the schema")),
+        report: Report::default(),
+        stop: Stop::default(),
+    }
+}
+
+/// What a node may use more at its peak than before an attack.
+#[derive(Clone, Copy)]
+pub(crate) struct PeakBounds {
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+    pub(crate) resident_bytes: u64,
+}
+
+impl PeakBounds {
+    /// For attacks that get nothing but answers. The apps that come meanwhile are in it.
+    pub(crate) const FEW: PeakBounds = PeakBounds {
+        descriptors: 80,
+        threads: 16,
+        resident_bytes: 64 << 20,
+    };
+
+    /// For peers that get no further than their handshakes: what is read of their openings, and threads for handshakes,
+    /// schemas and name look-ups, which come and go.
+    pub(crate) const STRANGERS: PeakBounds = PeakBounds {
+        descriptors: SILENT_MAX + 4 * HANDSHAKES + 64,
+        threads: HANDSHAKES + 32,
+        resident_bytes: 100 << 20,
+    };
+
+    fn judge(&self, before: Usage, peak: Usage) {
+        println!("{before:?} became {peak:?}");
+        assert!(
+            peak.descriptors <= before.descriptors + self.descriptors
+                && peak.threads <= before.threads + self.threads
+                && peak.resident_bytes <= before.resident_bytes + self.resident_bytes,
+            "{before:?} became {peak:?}"
+        );
+    }
+}
+
+/// An attack, judged from its begin to its end: by the most that the nodes use meanwhile, and by the calls of good apps.
+pub(crate) struct JudgedAttack {
+    pair: GoodPair,
+    nodes: Vec<(Usage, PeakWatch, PeakBounds)>,
+    begin: Instant,
+}
+
+impl JudgedAttack {
+    /// The attack begins after this.
+    pub(crate) fn begin<const NODES: usize>(
+        mut pair: GoodPair,
+        nodes: [(&Node, PeakBounds); NODES],
+    ) -> JudgedAttack {
+        let watched = nodes.map(|(node, bounds)| {
+            let (before, peak) = watch(node);
+            (before, peak, bounds)
+        });
+        // What came before it is not judged.
+        pair.victim.end_phase().expect("an outcome");
+        JudgedAttack {
+            pair,
+            nodes: watched.into(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// Whether the attack has to go on.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.begin.elapsed() < ATTACKED_FOR
+    }
+
+    /// Ends what is judged, once the attack has gone on for long enough. The attackers still attack when this is called.
+    pub(crate) fn end(mut self) -> AttackOutcome {
+        std::thread::sleep(ATTACKED_FOR.saturating_sub(self.begin.elapsed()));
+        let calls = self.pair.victim.end_phase().expect("an outcome");
+        let nodes = self.nodes.into_iter();
+        AttackOutcome {
+            calls,
+            pair: self.pair,
+            nodes: nodes
+                .map(|(before, peak, bounds)| (before, peak.stop(), bounds))
+                .collect(),
+        }
+    }
+}
+
+/// Has apps attack a node on a thread each, and does something else meanwhile. What is found is printed, and must be nothing.
+pub(crate) fn attacked_by(
+    judged: JudgedAttack,
+    scene: &Scene,
+    attacks: &[Attack],
+    meanwhile: impl FnOnce(),
+) -> AttackOutcome {
+    let outcome = std::thread::scope(|scope| {
+        let _ends = EndOfAttack(&scene.stop);
+        for (number, attack) in (0..).zip(attacks) {
+            scope.spawn(move || attack(scene, &mut random_of(1, number)));
+        }
+        meanwhile();
+        judged.end()
+    });
+    println!("{}", scene.report);
+    let (findings, more) = scene.report.findings();
+    assert!(findings.is_empty(), "{findings:#?} and {more} more");
+    outcome
+}
+
+/// Ends an attack when it is dropped, also by a test that fails.
+struct EndOfAttack<'a>(&'a Stop);
+
+impl Drop for EndOfAttack<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// What became of good apps and of nodes beside an attack.
+#[must_use]
+pub(crate) struct AttackOutcome {
+    calls: Outcome,
+    pair: GoodPair,
+    nodes: Vec<(Usage, Usage, PeakBounds)>,
+}
+
+impl AttackOutcome {
+    /// No call failed, none was much slower than beside loops, and the nodes used no more than they may. The attack is over.
+    pub(crate) fn judge(self) {
+        let AttackOutcome {
+            calls,
+            mut pair,
+            nodes,
+        } = self;
+        println!(
+            "{calls:?} beside the attack, {:?} beside loops",
+            pair.beside_loops
+        );
+        for (before, peak, bounds) in nodes {
+            bounds.judge(before, peak);
+        }
+        if calls.complaint(&pair.beside_loops).is_some() {
+            // The machine may have got more to do meanwhile. Then calls beside loops are slower, too.
+            let again = pair.victim.beside_loops(pair.loops).expect("an outcome");
+            println!("{again:?} beside loops after the attack");
+            pair.beside_loops.p99_us = pair.beside_loops.p99_us.max(again.p99_us);
+        }
+        assert_eq!(calls.complaint(&pair.beside_loops), None);
+    }
+}
+
 /// Good apps, whose calls are judged beside an attack.
 pub(crate) struct GoodPair {
     _server: Server,
     victim: Victim,
+    loops: usize,
     beside_loops: Outcome,
-    begin: Instant,
 }
 
 impl GoodPair {
@@ -105,8 +287,8 @@ impl GoodPair {
         GoodPair {
             _server: server,
             victim,
+            loops,
             beside_loops,
-            begin: Instant::now(),
         }
     }
 
@@ -116,18 +298,6 @@ impl GoodPair {
         println!("{outcome:?}");
         assert!(outcome.calls > 0, "{outcome:?}");
         assert_eq!((outcome.failed, outcome.corrupt), (0, 0), "{outcome:?}");
-        self.victim.stop().expect("an outcome");
-    }
-
-    /// Ends the attack: no call failed, and none was much slower than beside loops.
-    pub(crate) fn was_served(mut self) {
-        std::thread::sleep(JUDGED_MIN.saturating_sub(self.begin.elapsed()));
-        let outcome = self.victim.end_phase().expect("an outcome");
-        println!(
-            "{outcome:?} beside the attack, {:?} beside loops",
-            self.beside_loops
-        );
-        assert_eq!(outcome.complaint(&self.beside_loops), None);
         self.victim.stop().expect("an outcome");
     }
 }
