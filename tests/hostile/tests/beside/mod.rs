@@ -139,10 +139,10 @@ impl PeakBounds {
     };
 
     /// For peers that get no further than their handshakes: what is read of their openings, and threads for handshakes,
-    /// schemas and name look-ups, which come and go.
+    /// schemas and name look-ups. On busy cores, as many as there may be have done their work and not ended yet.
     pub(crate) const STRANGERS: PeakBounds = PeakBounds {
         descriptors: SILENT_MAX + 4 * HANDSHAKES + 64,
-        threads: HANDSHAKES + 32,
+        threads: 2 * HANDSHAKES + 32,
         resident_bytes: 100 << 20,
     };
 
