@@ -8,15 +8,20 @@ use std::time::Duration;
 
 use crate::{Arrival, Integrity, Wire, copy_short};
 
-/// Packets, with their length before them, begin at multiples of a cache line's bytes.
-const LINE_BYTES: usize = 64;
+/// Packets, with their length before them, begin at multiples of so many bytes: two cache lines, which hold a small message with its
+/// header, and with a check or a seal.
+const LINE_BYTES: usize = 128;
 /// Bytes of a packet's length.
 const LENGTH_BYTES: usize = 8;
+/// Bytes of the largest packet that takes one line.
+const SHORT_BYTES_MAX: usize = LINE_BYTES - LENGTH_BYTES;
 
 /// One of two ends. What one sends, the other receives; the receiver copies nothing.
 #[derive(Debug)]
 pub struct InProcess {
     side: u8,
+    /// The other end's address.
+    peer: u8,
     packet_bytes_max: usize,
     ring_packets: usize,
     /// Packets that go to the other end with the next flush.
@@ -70,11 +75,11 @@ impl PacketDirection {
 /// Packets one after the other.
 #[derive(Debug, Default)]
 struct PacketBatch {
-    /// Memory that was taken, of which the first `bytes_used` are packets.
-    memory: Vec<u8>,
-    bytes_used: usize,
+    /// Memory that was taken, of which the first `lines_used` are packets.
+    lines: Vec<[u8; LINE_BYTES]>,
+    lines_used: usize,
     packets: usize,
-    /// Packets that were read, and where the next begins.
+    /// Packets that were read, and the line where the next begins.
     packets_read: usize,
     read_at: usize,
 }
@@ -91,40 +96,46 @@ impl PacketBatch {
     }
 
     fn clear(&mut self) {
-        (self.bytes_used, self.packets) = (0, 0);
+        (self.lines_used, self.packets) = (0, 0);
         (self.packets_read, self.read_at) = (0, 0);
     }
 
     #[inline(always)]
     fn push(&mut self, head: &[u8], payload: &[u8]) {
-        let bytes = head.len() + payload.len();
-        let end = self.bytes_used + (LENGTH_BYTES + bytes).next_multiple_of(LINE_BYTES);
-        if end > self.memory.len() {
-            self.grow(end);
+        let is_short = head.len() <= SHORT_BYTES_MAX && payload.len() <= SHORT_BYTES_MAX - head.len();
+        match self.lines.get_mut(self.lines_used) {
+            Some(line) if is_short => {
+                write_packet(line, head, payload);
+                self.lines_used += 1;
+                self.packets += 1;
+            }
+            _ => self.push_anyhow(head, payload),
         }
-        let place = &mut self.memory[self.bytes_used..][..LENGTH_BYTES + bytes];
-        let (length, packet) = place.split_at_mut(LENGTH_BYTES);
-        length.copy_from_slice(&(bytes as u64).to_le_bytes());
-        let (first, rest) = packet.split_at_mut(head.len());
-        first.copy_from_slice(head);
-        copy_short(rest, payload);
-        self.bytes_used = end;
+    }
+
+    /// The same with a packet of several lines, or where memory has to be taken.
+    #[inline(never)]
+    fn push_anyhow(&mut self, head: &[u8], payload: &[u8]) {
+        let end = self.lines_used + lines_of(head.len() + payload.len());
+        self.make_room(end);
+        write_packet(self.lines[self.lines_used..end].as_flattened_mut(), head, payload);
+        self.lines_used = end;
         self.packets += 1;
     }
 
-    #[cold]
-    fn grow(&mut self, bytes: usize) {
-        self.memory.resize(bytes.next_power_of_two(), 0);
+    #[inline]
+    fn make_room(&mut self, lines: usize) {
+        if lines > self.lines.len() {
+            self.lines.resize(lines.next_power_of_two(), [0; LINE_BYTES]);
+        }
     }
 
     /// Takes over the packets of another batch, none of which was read.
     fn append(&mut self, other: &PacketBatch) {
-        let end = self.bytes_used + other.bytes_used;
-        if end > self.memory.len() {
-            self.grow(end);
-        }
-        self.memory[self.bytes_used..end].copy_from_slice(&other.memory[..other.bytes_used]);
-        self.bytes_used = end;
+        let end = self.lines_used + other.lines_used;
+        self.make_room(end);
+        self.lines[self.lines_used..end].copy_from_slice(&other.lines[..other.lines_used]);
+        self.lines_used = end;
         self.packets += other.packets;
     }
 
@@ -134,17 +145,43 @@ impl PacketBatch {
         let packets = packets_max.min(self.packets - self.packets_read);
         let mut at = self.read_at;
         for _ in 0..packets {
-            let Some((length, rest)) = self.memory[at..].split_first_chunk::<LENGTH_BYTES>() else {
+            let Some((length, short)) = self.lines.get(at).and_then(|line| line.split_first_chunk()) else {
                 break;
             };
             let bytes = u64::from_le_bytes(*length) as usize;
-            take(&rest[..bytes]);
-            at += (LENGTH_BYTES + bytes).next_multiple_of(LINE_BYTES);
+            let packet = match short.get(..bytes) {
+                Some(packet) => {
+                    at += 1;
+                    packet
+                }
+                None => {
+                    let lines = &self.lines[at..][..lines_of(bytes)];
+                    at += lines.len();
+                    &lines.as_flattened()[LENGTH_BYTES..][..bytes]
+                }
+            };
+            take(packet);
         }
         self.read_at = at;
         self.packets_read += packets;
         packets
     }
+}
+
+/// Lines that a packet of so many bytes takes.
+fn lines_of(bytes: usize) -> usize {
+    (LENGTH_BYTES + bytes).div_ceil(LINE_BYTES)
+}
+
+/// Puts a packet with its length into memory that has room for both.
+#[inline(always)]
+fn write_packet(memory: &mut [u8], head: &[u8], payload: &[u8]) {
+    let bytes = head.len() + payload.len();
+    let (length, packet) = memory.split_at_mut(LENGTH_BYTES);
+    length.copy_from_slice(&(bytes as u64).to_le_bytes());
+    let (first, rest) = packet.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    copy_short(&mut rest[..payload.len()], payload);
 }
 
 impl InProcess {
@@ -154,6 +191,7 @@ impl InProcess {
         let (there, back) = (Arc::default(), Arc::default());
         let end = |side, towards: &Arc<PacketDirection>, from: &Arc<PacketDirection>| InProcess {
             side,
+            peer: 1 - side,
             packet_bytes_max,
             ring_packets,
             leaving: Box::default(),
@@ -232,7 +270,7 @@ impl Wire for InProcess {
         if self.arrived.is_read() {
             self.take_arrived();
         }
-        let from = 1 - self.side;
+        let from = self.peer;
         let packets = self.arrived.read(packets_max, |bytes| {
             take(Arrival {
                 from,
@@ -256,7 +294,7 @@ impl Wire for InProcess {
     #[inline(always)]
     fn transmit(&mut self, to: u8, head: &[u8], payload: &[u8]) {
         let bytes = head.len() + payload.len();
-        if to != 1 - self.side || bytes > self.packet_bytes_max || self.leaving.len() >= self.room_packets {
+        if to != self.peer || bytes > self.packet_bytes_max || self.leaving.len() >= self.room_packets {
             return;
         }
         self.leaving.push(head, payload);

@@ -197,7 +197,7 @@ impl<C: Clock + Default> Pair<C> {
                     .map_err(|refused| io::Error::other(refused.error))?;
                 made += 1;
             }
-            self.client.turn(|_, _, _| {})?;
+            self.client.transmit()?;
             self.serve()?;
             self.client.turn_with(&mut caller)?;
         }

@@ -172,6 +172,14 @@ enum Phase {
     Response,
 }
 
+/// Whether the end of a call makes something possible: a call that waits can begin, or a session that drains can close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GoingOn {
+    Nothing,
+    /// Once the call's buffers were taken out.
+    Possible,
+}
+
 /// Where the single packet of a request is: when it was sent, or one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sent(u64);
@@ -428,45 +436,44 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// A slot's call has ended.
-    #[inline(always)]
     fn completed(
         &mut self,
         shared: &mut Shared<A>,
         index: u8,
         outcome: Result<u16, CallError>,
     ) -> Completion {
+        let going_on = self.leave_slot(shared, index);
+        if outcome.is_err() {
+            shared.statistics.calls_completed -= 1;
+            shared.statistics.calls_failed += 1;
+        }
+        let completion = self.completion(index, outcome);
+        if going_on == GoingOn::Possible {
+            self.go_on(shared, index);
+        }
+        completion
+    }
+
+    /// Notes that a slot's call has ended; its buffers are still there. Says whether that makes something possible.
+    #[inline(always)]
+    fn leave_slot(&mut self, shared: &mut Shared<A>, index: u8) -> GoingOn {
         let bit = 1 << (index % SLOTS_MAX);
         self.busy &= !bit;
         self.starved &= !bit;
         if self.busy == 0 {
             self.rest(shared);
         }
-        match outcome {
-            Ok(_) => shared.statistics.calls_completed += 1,
-            Err(_) => shared.statistics.calls_failed += 1,
-        }
+        shared.statistics.calls_completed += 1;
         if !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining {
-            return self.complete_and_go_on(shared, index, outcome);
+            GoingOn::Possible
+        } else {
+            GoingOn::Nothing
         }
-        self.completion(index, outcome)
-    }
-
-    /// The same, where the end of a call makes something possible.
-    #[inline(never)]
-    fn complete_and_go_on(
-        &mut self,
-        shared: &mut Shared<A>,
-        index: u8,
-        outcome: Result<u16, CallError>,
-    ) -> Completion {
-        let completion = self.completion(index, outcome);
-        self.go_on(shared, index);
-        completion
     }
 
     /// Takes the buffers out of a slot whose call has ended.
     #[inline(always)]
-    fn completion(&mut self, index: u8, outcome: Result<u16, CallError>) -> Completion {
+    pub(crate) fn completion(&mut self, index: u8, outcome: Result<u16, CallError>) -> Completion {
         let slot = &mut self.slots[usize::from(index)];
         Completion {
             session: self.id,
@@ -488,7 +495,7 @@ impl<A: Copy> ClientSession<A> {
 
     /// What the end of a slot's call makes possible.
     #[inline(never)]
-    fn go_on(&mut self, shared: &mut Shared<A>, index: u8) {
+    pub(crate) fn go_on(&mut self, shared: &mut Shared<A>, index: u8) {
         if !self.backlog.is_empty() {
             self.start_waiting(shared, index);
         }

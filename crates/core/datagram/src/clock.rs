@@ -16,9 +16,10 @@ pub(crate) struct Clock {
     now_ns: u64,
     /// How much of it was taken out.
     forgiven_ns: u64,
-    /// Until when nobody need poll, because nothing would be due.
-    promised_ns: u64,
-    /// A gap longer than this past the promise is a stall.
+    /// A time told that is later than this ends a stall: so long after the latest time told, or after the time before which nobody
+    /// need poll, because nothing would be due.
+    polled_until_ns: u64,
+    /// A gap longer than this is a stall.
     stall_ns: u64,
     /// What is received now arrived no earlier, in the protocol's time.
     arrived_ns: u64,
@@ -33,7 +34,7 @@ impl Clock {
             told_ns: 0,
             now_ns: 0,
             forgiven_ns: 0,
-            promised_ns: u64::MAX,
+            polled_until_ns: u64::MAX,
             stall_ns,
             arrived_ns: 0,
             stalled_at_ns: 0,
@@ -45,13 +46,12 @@ impl Clock {
     #[inline]
     pub(crate) fn advance(&mut self, now_ns: u64) -> u64 {
         if now_ns > self.told_ns {
-            let expected_ns = self.told_ns.max(self.promised_ns);
-            if now_ns.saturating_sub(expected_ns) > self.stall_ns {
-                self.stall(now_ns, expected_ns);
+            if now_ns > self.polled_until_ns {
+                self.stall(now_ns);
             }
             self.told_ns = now_ns;
             self.now_ns = now_ns - self.forgiven_ns;
-            self.promised_ns = 0;
+            self.polled_until_ns = now_ns + self.stall_ns;
         }
         self.now_ns
     }
@@ -78,10 +78,10 @@ impl Clock {
     }
 
     #[cold]
-    fn stall(&mut self, now_ns: u64, expected_ns: u64) {
+    fn stall(&mut self, now_ns: u64) {
         // At least one stall's length passes, so that a host that is always late still gets to its timers. What it slept
         // by promise passes too: else a host that wakes late from each sleep would wait for a dead peer for ever.
-        let gap_ns = now_ns - expected_ns;
+        let gap_ns = now_ns - (self.polled_until_ns - self.stall_ns);
         self.forgiven_ns += gap_ns - self.stall_ns;
         self.stalled_at_ns = now_ns - self.forgiven_ns;
         self.stalls += 1;
@@ -113,7 +113,8 @@ impl Clock {
     /// Notes that the host may sleep until then, and says when that is in the host's time.
     pub(crate) fn promise(&mut self, at_ns: Option<u64>) -> Option<u64> {
         let host_ns = at_ns.map(|at_ns| at_ns.saturating_add(self.forgiven_ns));
-        self.promised_ns = host_ns.unwrap_or(u64::MAX);
+        let promised_ns = host_ns.unwrap_or(u64::MAX).max(self.told_ns);
+        self.polled_until_ns = promised_ns.saturating_add(self.stall_ns);
         host_ns
     }
 

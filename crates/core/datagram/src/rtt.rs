@@ -24,7 +24,7 @@ impl RoundTrips {
         Self {
             smoothed_ns: 0,
             variation_ns: 0,
-            timeout_ns: initial_ns,
+            timeout_ns: initial_ns.min(timeout_ns_max),
             timeout_ns_min,
             timeout_ns_max,
             next_sample_ns: 0,
@@ -65,6 +65,12 @@ impl RoundTrips {
         self.smoothed_ns
     }
 
+    /// The time-out of what was sent for the first time.
+    #[inline(always)]
+    pub(crate) fn first_timeout_ns(&self) -> u64 {
+        self.timeout_ns
+    }
+
     /// The time-out after so many in a row.
     #[inline]
     pub(crate) fn timeout_ns(&self, in_a_row: u8) -> u64 {
@@ -93,6 +99,8 @@ mod tests {
     fn the_time_out_follows_the_round_trips_within_its_bounds() {
         let mut trips = RoundTrips::new(5_000, 100, 1_000_000);
         assert_eq!(trips.timeout_ns(0), 5_000);
+        assert_eq!(trips.first_timeout_ns(), 5_000);
+        assert_eq!(RoundTrips::new(5_000, 100, 4_000).first_timeout_ns(), 4_000);
         for _ in 0..200 {
             trips.sample(1, 1_000);
         }

@@ -88,15 +88,16 @@ impl WholeQueue {
     #[inline(always)]
     pub(crate) fn push(&mut self, whole: WholeOutgoing) {
         if self.items.len() == self.items.capacity() {
-            self.make_room();
+            return self.make_room_and_push(whole);
         }
         self.items.push(whole);
     }
 
     #[cold]
-    fn make_room(&mut self) {
+    fn make_room_and_push(&mut self, whole: WholeOutgoing) {
         self.items.drain(..self.first);
         self.first = 0;
+        self.items.push(whole);
     }
 
     /// Hands over, in order, as long as that is asked for.
@@ -324,6 +325,16 @@ impl<A: Copy> Shared<A> {
     /// Queues a response of one packet, as [`Shared::answer`].
     #[inline(always)]
     pub(crate) fn answer_whole(&mut self, whole: WholeOutgoing) {
+        // Items that have gone are among these until none is left: so the first look is on the safe side.
+        if self.whole.items.len() < self.config.transmit_queue_packets {
+            self.whole.push(whole);
+        } else {
+            self.answer_whole_if_room(whole);
+        }
+    }
+
+    #[cold]
+    fn answer_whole_if_room(&mut self, whole: WholeOutgoing) {
         if self.whole.len() < self.config.transmit_queue_packets {
             self.whole.push(whole);
         } else {

@@ -259,7 +259,7 @@ impl<A: Copy> ClientSession<A> {
         }
         slot.leave(now_ns);
         slot.progress_ns = now_ns;
-        let due_ns = now_ns + self.trips.timeout_ns(0);
+        let due_ns = now_ns + self.trips.first_timeout_ns();
         if due_ns < self.timer_ns {
             self.timer_ns = due_ns;
             shared.timers.watch(self.id.number, due_ns);
@@ -324,13 +324,14 @@ impl<A: Copy> ClientSession<A> {
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
-    /// Takes the response of one packet that its slot expects; `None` if it is something else.
+    /// Takes the response of one packet that its slot expects; `None` if it is something else. The call's buffers are still in the
+    /// slot then, for whoever takes them next: so they are moved once.
     #[inline(always)]
     pub(crate) fn take_expected(
         &mut self,
         shared: &mut Shared<A>,
         arrival: &ArrivedData<'_, A>,
-    ) -> Option<Completion>
+    ) -> Option<GoingOn>
     where
         A: PartialEq,
     {
@@ -362,7 +363,7 @@ impl<A: Copy> ClientSession<A> {
             self.sample(shared, Some(sent_ns), held_ns, marked, 1);
         }
         self.regain(1);
-        Some(self.completed(shared, head.slot(), Ok(prefix.code)))
+        Some(self.leave_slot(shared, head.slot()))
     }
 
     /// Takes the response of one packet to a request of one that was sent once; `None` if it is something else.

@@ -1,6 +1,7 @@
 //! What arrives: which session it is for, and what it is there.
 
 use super::*;
+use crate::client::GoingOn;
 use crate::packet::{ArrivedData, DataHead, IntactPacket, Malformed, Piece, Prefix};
 use crate::seal::Broken;
 use crate::shared::PacketGuard;
@@ -213,15 +214,37 @@ impl<A: Address> Endpoint<A> {
                 };
                 handler.request(self, told_ns, request);
             }
-            Some(Session::Client(client)) => {
-                let Some(completion) = client.take_expected(&mut self.shared, &arrival) else {
-                    return false;
-                };
-                handler.completed(self, told_ns, completion);
-            }
+            Some(Session::Client(client)) => match client.take_expected(&mut self.shared, &arrival) {
+                Some(GoingOn::Nothing) => {
+                    let completion = client.completion(head.slot(), Ok(head.prefix().code));
+                    handler.completed(self, told_ns, completion);
+                }
+                Some(GoingOn::Possible) => {
+                    let (session, slot) = (head.session() as u16, head.slot());
+                    self.complete_and_go_on(session, slot, head.prefix().code, handler);
+                }
+                None => return false,
+            },
             _ => return false,
         }
         true
+    }
+
+    /// Hands over the end of a call that makes something possible.
+    #[inline(never)]
+    fn complete_and_go_on<'p>(
+        &mut self,
+        session: u16,
+        slot: u8,
+        status: u16,
+        handler: &mut dyn EventHandler<'p, A>,
+    ) {
+        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(session)) else {
+            return;
+        };
+        let completion = client.completion(slot, Ok(status));
+        client.go_on(&mut self.shared, slot);
+        handler.completed(self, self.shared.clock.told_ns(), completion);
     }
 
     /// Takes a packet that no slot expected; `rest` is what follows its header.
