@@ -1,6 +1,6 @@
 // rx_writer: every order is carried out once, with its own lines. Slots of a ring are given in order, each once; at most one is filled later than its
 // successors, that of the long order which is under way, and the header line is its last. A short order waits for one line of a long one at
-// most. Two flows of 4 slots of 4 lines; orders come, lines are there and memory takes them whenever they like.
+// most, and a long order that has begun to write for one short one before each line. Two flows of 4 slots of 4 lines; orders come, lines are there and memory takes them whenever they like.
 module rx_writer_proof (
     input logic clk,
     input logic rst,
@@ -89,9 +89,9 @@ module rx_writer_proof (
   assign is_next = write_address == line_of(flow, next_slot);
   assign slot = !short_writes ? long_slot : is_next ? next_slot : next_slot + 5'd1;
 
-  // Long lines since a short order came, and cycles that the long order has had.
+  // Lines of the long order since the short one came, and slots of short ones since the long order wrote its last line, while its next is there.
   logic [1:0] short_waited_q;
-  logic [4:0] long_waited_q;
+  logic [1:0] long_waited_q;
   initial assume (rst);
   always_comb begin
     assume (short_order.flow < 8'd2 && long_order.flow < 8'd2);
@@ -169,9 +169,9 @@ module rx_writer_proof (
       if (!short_valid || short_take) short_waited_q <= '0;
       else if (write && write_ready) short_waited_q <= short_waited_q + 2'd1;
       assert (short_waited_q <= 2'd1);
-      if (!long_valid || long_take) long_waited_q <= '0;
-      else if (write_ready && line_valid) long_waited_q <= long_waited_q + 5'd1;
-      assert (long_waited_q <= 5'd10);
+      if (lines_q == 3'd0 || !line_valid || (write && write_ready && !short_writes)) long_waited_q <= '0;
+      else if (header) long_waited_q <= long_waited_q + 2'd1;
+      assert (long_waited_q <= 2'd1);
     end
   end
 endmodule

@@ -2,7 +2,8 @@
 //
 // Orders come in two queues. A *short* one is all in its order: a slot of one line, or nothing. A *long* one has lines in the receive buffer,
 // or goes to an area of host memory. Both share the port to host memory line by line, in turn: so a small message never waits for more than
-// one line of a large one, whoever sent that, and neither kind can starve the other. Each queue keeps its order.
+// one line of a large one, whoever sent that. A long order begins in a cycle in which no short one gets its slot. The transport gives an order every
+// other cycle at most, so there are such. Each queue keeps its order.
 //
 // The first line of a packet is in the order, its others are in the receive buffer. A packet of several of its message goes to an area, all of it.
 // Of others, the lines after the first go to their slot first, and the header line goes last, with the phase bit that shows the slot
