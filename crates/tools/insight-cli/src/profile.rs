@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use provost_insight::profile::{Component, Profile, Protocol};
 use provost_insight_probes::ProbeFailure;
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
-use provost_insight_probes::proxies::ProxyKind;
+use provost_insight_probes::proxies::{ProxyKind, ProxyVariant};
 
 use crate::input::write_text;
 use provost_terminal::failure::{Exit, Failure};
@@ -20,13 +20,15 @@ Starts an echo server and a client of its own, drives the proxy between them, an
 and with and without tracing. The profile says of each component which part of a message's latency and of the proxy's
 processor time it has, by which method, and what the method itself takes.
 
-A proxy is envoy, nginx or haproxy (started with a configuration of this tool's), a command line in which {listen},
+A proxy is envoy, nginx, haproxy or provostd (started with a configuration of this tool's), a command line in which {listen},
 {upstream}, {listen_port}, {upstream_port} and {protocol} are put in, or the id of a process that runs already; then
 --listen and --upstream-port say where.
 
 Examples:
   provost insight profile --proxy envoy --out envoy.json
   provost insight profile --proxy envoy --workload echo-http --filter lua --filter rbac --out filters.json
+  provost insight profile --proxy provostd --workload echo-grpc --filter metrics --out provostd.json
+  provost insight profile --proxy envoy --workload echo-tcp --variant unix-sockets --out sockets.json
   provost insight profile --proxy 'mysidecar --from {listen} --to {upstream}' --workload echo-tcp
   provost insight profile --proxy 4711 --listen 127.0.0.1:8080 --upstream-port 9090 --workload echo-http";
 
@@ -54,6 +56,24 @@ impl Workload {
     }
 }
 
+/// Another way of passing bytes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProfiledVariant {
+    /// The server at a Unix socket: envoy, nginx, haproxy, provostd
+    UnixSockets,
+    /// Spliced by the kernel: haproxy over tcp
+    ZeroCopy,
+}
+
+impl ProfiledVariant {
+    fn variant(self) -> ProxyVariant {
+        match self {
+            ProfiledVariant::UnixSockets => ProxyVariant::UnixSockets,
+            ProfiledVariant::ZeroCopy => ProxyVariant::ZeroCopy,
+        }
+    }
+}
+
 /// Options of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -75,9 +95,13 @@ pub(crate) struct Options {
     /// Calls in flight, beside one
     #[arg(long, value_delimiter = ',', value_name = "COUNT")]
     in_flight: Vec<usize>,
-    /// A filter of Envoy's to measure: fault, rate-limit, rbac, lua, header-mutation
+    /// A filter to measure, of Envoy (fault, rate-limit, rbac, header-mutation, lua, wasm) or a policy of provostd (null,
+    /// metrics, fault, rate-limit, access)
     #[arg(long, value_name = "FILTER")]
     filter: Vec<String>,
+    /// Another way of passing bytes on, measured beside the usual one
+    #[arg(long, value_enum, value_name = "VARIANT")]
+    variant: Vec<ProfiledVariant>,
     /// How often everything is measured
     #[arg(long, value_name = "COUNT")]
     repetitions: Option<u32>,
@@ -144,6 +168,7 @@ fn order(options: &Options) -> Result<ProfileOrder, Failure> {
     replace(&mut order.rates_per_s, &options.rates);
     replace(&mut order.in_flight, &options.in_flight);
     order.filters.clone_from(&options.filter);
+    order.variants = options.variant.iter().map(|variant| variant.variant()).collect();
     order.repetitions = options.repetitions.unwrap_or(order.repetitions);
     order.slice = options.slice.map_or(order.slice, Duration::from_millis);
     if options.differential {

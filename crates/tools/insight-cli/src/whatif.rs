@@ -150,7 +150,10 @@ pub(crate) fn setups(
             return Err(input::refused(path, problem));
         }
         let mut setup = placed(other.proxy.name.clone(), ProxyPlacement::Sidecars);
-        setup.mode = Some(Protocol::Provost);
+        // A node between clients and servers of gRPC was profiled with what they speak.
+        if model.knows(Protocol::Provost) {
+            setup.mode = Some(Protocol::Provost);
+        }
         others.push(predict(graph, &model, &setup, &options).map_err(refused_prediction)?);
     }
     Ok((reference, others))

@@ -135,6 +135,76 @@ fn what_cannot_be_used_is_refused_with_its_place() {
     assert!(refused("acg derive text.txt").contains("--format"));
 }
 
+/// As the user nobody, who has no capability: what is missing is said with what to do, and sums are measured all the same.
+#[test]
+fn without_privileges_there_are_remedies_and_sums() {
+    const SETPRIV: &str = "/usr/bin/setpriv";
+    const NOBODY: &str = "65534";
+    let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !is_root || !Path::new(SETPRIV).exists() {
+        return provost_skip::forbidden("only root can give up privileges, and setpriv does that");
+    }
+    // Where the user nobody can read the program.
+    let folder = tempfile::tempdir().unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(), mode).unwrap();
+    let program = folder.path().join("provost-insight");
+    fs::copy(env!("CARGO_BIN_EXE_provost-insight"), &program).unwrap();
+    let run = |arguments: &[&str]| {
+        Command::new(SETPRIV)
+            .args([
+                "--reuid",
+                NOBODY,
+                "--regid",
+                NOBODY,
+                "--clear-groups",
+                "--no-new-privs",
+                "--",
+            ])
+            .arg(&program)
+            .args(arguments)
+            .current_dir("/")
+            .output()
+            .unwrap()
+    };
+    let report: serde_json::Value = serde_json::from_str(&stdout(&run(&["doctor", "--json"]))).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let named = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    let tracing = named("tp_btf/sys_enter");
+    assert_eq!(tracing["granted"], false);
+    assert!(
+        tracing["remedy"].as_str().unwrap().contains("CAP_BPF"),
+        "{tracing}"
+    );
+    assert!(!tracing["detail"].as_str().unwrap().is_empty());
+    let Some(proxy) = ["nginx", "haproxy"]
+        .into_iter()
+        .find(|name| named(&format!("proxy {name}"))["granted"] == true)
+    else {
+        return provost_skip::missing("a proxy", "nginx or HAProxy: apt-get install haproxy");
+    };
+    let brief = [
+        "profile",
+        "--proxy",
+        proxy,
+        "--workload",
+        "echo-http",
+        "--quick",
+        "--repetitions",
+        "1",
+        "--slice",
+        "50",
+    ];
+    let profile: serde_json::Value = serde_json::from_str(&stdout(&run(&brief))).unwrap();
+    let notes = profile["notes"].to_string();
+    assert!(
+        notes.contains("only sums were measured; see `provost insight doctor`"),
+        "{notes}"
+    );
+    assert_eq!(profile["observations"].as_array().map(Vec::len), Some(0));
+    assert_eq!(profile["totals"].as_array().map(Vec::len), Some(2));
+}
+
 #[test]
 fn fits_and_single_traces_are_shown() {
     let folder = folder();
@@ -158,8 +228,7 @@ fn the_report_is_drawn_by_a_browser() {
     let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(page.contains("</html>") && !page.contains("<script"));
     let Some(browser) = browser() else {
-        println!("skipped: no Chromium in PATH, so nobody looked at the report");
-        return;
+        return provost_skip::forbidden("no Chromium is installed, so nobody looked at the report");
     };
     let image = folder.path().join("report.png");
     let mut drawing = Command::new(browser)

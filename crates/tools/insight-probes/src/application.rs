@@ -8,7 +8,7 @@ use provost_insight::profile::Protocol;
 use crate::failure::ProbeFailure;
 use crate::load::{EchoServer, ServiceCalls};
 use crate::profile::ProfiledProxy;
-use crate::proxies::{ProxyJob, RunningProxy, free_address};
+use crate::proxies::{ProxyJob, RunningProxy, ServerAddress, free_address};
 
 /// How services call each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,13 @@ fn call_entry(id: &str, from: &str, after: Vec<String>, protocol: Protocol) -> C
     }
 }
 
+/// The proxies of an application, each of which does the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ApplicationProxies<'a> {
+    pub(crate) proxy: &'a ProfiledProxy,
+    pub(crate) filters: &'a [String],
+}
+
 /// An application that runs.
 pub(crate) struct RunningApplication {
     /// Those that are called end after those that call them.
@@ -160,7 +167,7 @@ impl RunningApplication {
     pub(crate) fn start(
         shape: ApplicationShape,
         protocol: Protocol,
-        proxy: Option<&ProfiledProxy>,
+        mesh: Option<ApplicationProxies<'_>>,
     ) -> Result<RunningApplication, ProbeFailure> {
         let mut application = RunningApplication {
             services: Vec::new(),
@@ -180,14 +187,15 @@ impl RunningApplication {
             let server = EchoServer::start_calling(protocol, 0, calls)?;
             let mut reached_at = server.address();
             application.services.insert(0, server);
-            if let Some(kind) = proxy {
+            if let Some(mesh) = mesh {
                 let job = ProxyJob {
                     protocol,
                     listen: free_address()?,
-                    upstream: reached_at,
-                    filters: Vec::new(),
+                    upstream: ServerAddress::Tcp(reached_at),
+                    filters: mesh.filters.to_vec(),
+                    variant: None,
                 };
-                application.proxies.push(start_proxy(kind, &job)?);
+                application.proxies.push(start_proxy(mesh.proxy, &job)?);
                 reached_at = job.listen;
             }
             addresses.insert(each.name, reached_at);

@@ -2,7 +2,9 @@
 //! cell.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use provost_insight::profile::{
@@ -11,11 +13,11 @@ use provost_insight::profile::{
 };
 
 use crate::doctor::{self, GrantedMethods};
-use crate::failure::ProbeFailure;
+use crate::failure::{Doing, ProbeFailure};
 use crate::load::{EchoServer, LoadPace, LoadShape};
 use crate::machine;
 use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
-use crate::proxies::{ProxyJob, ProxyKind, RunningProxy, free_address};
+use crate::proxies::{ProxyJob, ProxyKind, ProxyVariant, RunningProxy, ServerAddress, free_address};
 use crate::stacks::{UserCode, UserShares};
 use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
 
@@ -48,6 +50,8 @@ pub struct ProfileOrder {
     pub in_flight: Vec<usize>,
     /// Filters, each measured alone and all of them together.
     pub filters: Vec<String>,
+    /// Other ways for the proxy to pass bytes on, each measured beside its usual one.
+    pub variants: Vec<ProxyVariant>,
     /// How often every cell is measured.
     pub repetitions: u32,
     /// Length of each of the slices of one measurement.
@@ -76,6 +80,7 @@ impl ProfileOrder {
             rates_per_s: vec![500.0, 2000.0],
             in_flight: vec![4, 16, 64],
             filters: Vec::new(),
+            variants: Vec::new(),
             repetitions: 5,
             slice: Duration::from_millis(250),
             methods: MethodChoice::Best,
@@ -91,8 +96,17 @@ impl ProfileOrder {
         if is_running && self.protocols.len() > 1 {
             return invalid("a proxy that runs already understands one protocol: name it with --workload");
         }
-        if !self.filters.is_empty() && !matches!(self.proxy, ProfiledProxy::BuiltIn(ProxyKind::Envoy)) {
-            return invalid("filters can be profiled of Envoy only");
+        let has_filters = matches!(
+            self.proxy,
+            ProfiledProxy::BuiltIn(ProxyKind::Envoy | ProxyKind::Provostd)
+        );
+        if !self.filters.is_empty() && !has_filters {
+            return invalid("filters can be profiled of Envoy and provostd only");
+        }
+        if !self.variants.is_empty() && !matches!(self.proxy, ProfiledProxy::BuiltIn(_)) {
+            return invalid(
+                "Unix sockets and zero-copy can be profiled of proxies only that this tool configures",
+            );
         }
         Ok(())
     }
@@ -148,6 +162,8 @@ pub fn take_checked(
 pub struct SumCheck {
     pub protocol: Protocol,
     pub size_bytes: usize,
+    /// When calls were made.
+    pub pace: LoadPace,
     /// Sum of the components' latencies.
     pub sum_us: f64,
     /// What the client measures with the proxy less without, neither of them traced.
@@ -171,26 +187,64 @@ struct ProxySetup {
     server: EchoServer,
     proxy: RunningProxy,
     protocol: Protocol,
-    filters: Vec<String>,
+    difference: SetupDifference,
     code: Option<UserCode>,
+    /// Where the server's Unix socket is.
+    _folder: tempfile::TempDir,
+}
+
+/// What a proxy does beside passing bytes on in its usual way.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct SetupDifference {
+    filters: Vec<String>,
+    variant: Option<ProxyVariant>,
+}
+
+impl SetupDifference {
+    fn is_bare(&self) -> bool {
+        *self == SetupDifference::default()
+    }
+
+    /// The component that costs what the proxy with the difference takes longer, if it is one component.
+    fn component(&self) -> Option<Component> {
+        match (&self.filters[..], self.variant) {
+            ([], Some(variant)) => Some(variant.component()),
+            ([filter], None) => Some(Component::Filter(filter.clone())),
+            _ => None,
+        }
+    }
 }
 
 impl ProxySetup {
     fn start(
         order: &ProfileOrder,
         protocol: Protocol,
-        filters: &[String],
+        difference: SetupDifference,
     ) -> Result<ProxySetup, ProbeFailure> {
+        // A proxy that root starts may work as another user, who has to reach what is within.
+        let folder = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o711))
+            .tempdir()
+            .doing(|| "make a temporary folder".into())?;
         let port = match order.proxy {
             ProfiledProxy::Running { upstream_port, .. } => upstream_port,
             _ => 0,
         };
-        let server = EchoServer::start_at(protocol, port)?;
+        let socket = folder.path().join("server");
+        let (server, upstream) = if difference.variant == Some(ProxyVariant::UnixSockets) {
+            let server = EchoServer::start_at_socket(protocol, &socket)?;
+            (server, ServerAddress::Unix(socket))
+        } else {
+            let server = EchoServer::start_at(protocol, port)?;
+            let address = server.address();
+            (server, ServerAddress::Tcp(address))
+        };
         let job = ProxyJob {
             protocol,
             listen: free_address()?,
-            upstream: server.address(),
-            filters: filters.to_vec(),
+            upstream,
+            filters: difference.filters.clone(),
+            variant: difference.variant,
         };
         let proxy = match &order.proxy {
             ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, &job)?,
@@ -201,8 +255,9 @@ impl ProxySetup {
             server,
             proxy,
             protocol,
-            filters: filters.to_vec(),
+            difference,
             code: None,
+            _folder: folder,
         })
     }
 }
@@ -210,7 +265,7 @@ impl ProxySetup {
 /// Everything that is up while a profile is taken.
 struct ProfileSession<'a> {
     order: &'a ProfileOrder,
-    /// Bare ones first, then those with filters.
+    /// Bare ones first, then those that differ from them.
     setups: Vec<ProxySetup>,
     tracer: Option<EventTracer>,
     granted: GrantedMethods,
@@ -222,7 +277,7 @@ struct ProfileSession<'a> {
 
 struct MeasuredCell {
     shape: LoadShape,
-    filters: Vec<String>,
+    difference: SetupDifference,
     repetition: u32,
     run: CellRun,
 }
@@ -247,25 +302,7 @@ impl<'a> ProfileSession<'a> {
             notes.push(why.into());
         }
         let event_cost_ns = tracer.as_mut().map_or(Ok(0.0), EventTracer::event_cost_ns)?;
-        let mut setups = Vec::new();
-        for protocol in &order.protocols {
-            match ProxySetup::start(order, *protocol, &[]) {
-                Ok(setup) => setups.push(setup),
-                // Another protocol may work.
-                Err(ProbeFailure::Unavailable(why)) if order.protocols.len() > 1 => notes.push(why),
-                Err(failure) => return Err(failure),
-            }
-        }
-        let mut chains: Vec<Vec<String>> = order.filters.iter().map(|name| vec![name.clone()]).collect();
-        if order.filters.len() > 1 {
-            chains.push(order.filters.clone());
-        }
-        let bare: Vec<Protocol> = setups.iter().map(|setup| setup.protocol).collect();
-        for protocol in bare.into_iter().filter(|protocol| *protocol != Protocol::Tcp) {
-            for chain in &chains {
-                setups.push(ProxySetup::start(order, protocol, chain)?);
-            }
-        }
+        let setups = setups(order, &mut notes)?;
         if setups.is_empty() {
             return Err(ProbeFailure::Unavailable(notes.join("; ")));
         }
@@ -297,10 +334,10 @@ impl<'a> ProfileSession<'a> {
         Ok(())
     }
 
-    /// A proxy with filters is measured with the sizes alone.
+    /// A proxy that differs from the bare one is measured with the sizes alone.
     fn shapes(&self, at: usize) -> Vec<LoadShape> {
         let mut shapes = self.order.shapes(self.setups[at].protocol);
-        if !self.setups[at].filters.is_empty() {
+        if !self.setups[at].difference.is_bare() {
             shapes.truncate(self.order.sizes_bytes.len());
         }
         shapes
@@ -308,7 +345,7 @@ impl<'a> ProfileSession<'a> {
 
     fn measure(&mut self, at: usize, shape: LoadShape, repetition: u32) -> Result<(), ProbeFailure> {
         let setup = &mut self.setups[at];
-        let is_bare = setup.filters.is_empty();
+        let is_bare = setup.difference.is_bare();
         let is_alone = shape.in_flight == 1;
         let server = setup.server.address();
         let mut bench = CellBench::connect(server, &mut setup.proxy, shape, self.order.slice)?;
@@ -330,7 +367,7 @@ impl<'a> ProfileSession<'a> {
         }
         self.runs.push(MeasuredCell {
             shape,
-            filters: self.setups[at].filters.clone(),
+            difference: self.setups[at].difference.clone(),
             repetition,
             run,
         });
@@ -344,6 +381,7 @@ impl<'a> ProfileSession<'a> {
             Some(SumCheck {
                 protocol: cell.shape.protocol,
                 size_bytes: cell.shape.size_bytes,
+                pace: cell.shape.pace,
                 sum_us: crate::measure::total(&path.added_us(self.event_cost_ns)),
                 added_us: cell.run.added_us(),
                 traced_added_us: traced.proxied.middle_mean_us() - traced.direct.middle_mean_us(),
@@ -377,7 +415,7 @@ impl<'a> ProfileSession<'a> {
             profile.totals.push(total(cell));
             profile.observations.extend(self.observations(cell));
         }
-        profile.observations.extend(self.filter_observations());
+        profile.observations.extend(self.differences());
         profile.methods = self.methods();
         profile.notes = self.notes();
         round(&mut profile);
@@ -462,33 +500,34 @@ impl<'a> ProfileSession<'a> {
         nearest.map(|(_, shares)| shares)
     }
 
-    /// A filter costs what a proxy with it alone takes longer than the bare one in the same round.
-    fn filter_observations(&self) -> Vec<Observation> {
-        let mut observations = Vec::new();
-        for cell in &self.runs {
-            let [filter] = &cell.filters[..] else {
-                continue;
-            };
-            let bare = self.runs.iter().find(|other| {
-                other.filters.is_empty() && other.shape == cell.shape && other.repetition == cell.repetition
-            });
-            let Some(bare) = bare else {
-                continue;
-            };
-            observations.push(Observation {
-                component: Component::Filter(filter.clone()),
-                passage: Passage::RoundTrip,
-                load: load_cell(cell),
-                repetition: cell.repetition,
-                messages: cell.run.proxied.count() as u64,
-                latency_us: cell.run.added_us() - bare.run.added_us(),
-                cpu_us: cell.run.proxied_cpu_us - bare.run.proxied_cpu_us,
-                cpu_off_path_us: 0.0,
-                latency_inclusive_us: None,
-                latency_quantiles_us: None,
-            });
-        }
-        observations
+    /// A filter costs what a proxy with it alone takes longer than the bare one in the same round. What a variant takes
+    /// longer, or less, is booked to one component, beside what that has in the bare proxy.
+    fn differences(&self) -> Vec<Observation> {
+        self.runs
+            .iter()
+            .filter_map(|cell| self.difference(cell, &cell.difference.component()?))
+            .collect()
+    }
+
+    fn difference(&self, cell: &MeasuredCell, component: &Component) -> Option<Observation> {
+        let bare = self.runs.iter().find(|other| {
+            other.difference.is_bare() && other.shape == cell.shape && other.repetition == cell.repetition
+        })?;
+        let usual = match cell.difference.variant {
+            Some(_) => self
+                .observations(bare)
+                .into_iter()
+                .find(|seen| seen.component == *component)?,
+            None => Observation::none_of(component.clone(), load_cell(cell)),
+        };
+        Some(Observation {
+            load: load_cell(cell),
+            repetition: cell.repetition,
+            messages: cell.run.proxied.count() as u64,
+            latency_us: usual.latency_us + cell.run.added_us() - bare.run.added_us(),
+            cpu_us: usual.cpu_us + cell.run.proxied_cpu_us - bare.run.proxied_cpu_us,
+            ..usual
+        })
     }
 
     fn methods(&self) -> Vec<ComponentMethod> {
@@ -550,6 +589,13 @@ impl<'a> ProfileSession<'a> {
                 self.event_cost_ns
             ));
         }
+        for variant in &self.order.variants {
+            notes.push(format!(
+                "{}: what the proxy takes less, or longer, than in its usual way is booked to {}, from runs in the same rounds",
+                variant.name(),
+                variant.component()
+            ));
+        }
         let paths: Vec<&PathMean> = self.paths().collect();
         let longer = paths
             .iter()
@@ -583,6 +629,46 @@ impl<'a> ProfileSession<'a> {
         let traced = self.runs.iter().filter_map(|cell| cell.run.traced.as_ref());
         traced.filter_map(|traced| traced.path.as_ref())
     }
+}
+
+/// A proxy for each protocol, and one for each filter, all filters together, and each variant.
+fn setups(order: &ProfileOrder, notes: &mut Vec<String>) -> Result<Vec<ProxySetup>, ProbeFailure> {
+    let mut setups = Vec::new();
+    let mut start = |protocol, difference| match ProxySetup::start(order, protocol, difference) {
+        Ok(setup) => Ok(Some(setup)),
+        // Another protocol may work.
+        Err(ProbeFailure::Unavailable(why)) if order.protocols.len() > 1 => {
+            notes.push(why);
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    };
+    for protocol in &order.protocols {
+        setups.extend(start(*protocol, SetupDifference::default())?);
+    }
+    let mut chains: Vec<Vec<String>> = order.filters.iter().map(|name| vec![name.clone()]).collect();
+    if order.filters.len() > 1 {
+        chains.push(order.filters.clone());
+    }
+    let bare: Vec<Protocol> = setups.iter().map(|setup: &ProxySetup| setup.protocol).collect();
+    for protocol in bare {
+        for variant in &order.variants {
+            let difference = SetupDifference {
+                variant: Some(*variant),
+                ..SetupDifference::default()
+            };
+            setups.extend(start(protocol, difference)?);
+        }
+        // Bytes that a proxy does not understand pass no filter.
+        for chain in chains.iter().filter(|_| protocol != Protocol::Tcp) {
+            let difference = SetupDifference {
+                filters: chain.clone(),
+                ..SetupDifference::default()
+            };
+            setups.extend(start(protocol, difference)?);
+        }
+    }
+    Ok(setups)
 }
 
 /// Leaves nanoseconds, and what is as exact of other figures: no clock here says more.
@@ -635,7 +721,10 @@ fn detail(component: &Component) -> &'static str {
 fn load_cell(cell: &MeasuredCell) -> LoadCell {
     LoadCell {
         protocol: cell.shape.protocol,
-        variant: String::new(),
+        variant: cell
+            .difference
+            .variant
+            .map_or(String::new(), |variant| variant.name().into()),
         size_bytes: cell.shape.size_bytes as f64,
         rate_per_s: cell.run.proxied.rate(),
         in_flight: cell.shape.in_flight as u32,
@@ -644,7 +733,7 @@ fn load_cell(cell: &MeasuredCell) -> LoadCell {
 
 fn total(cell: &MeasuredCell) -> TotalObservation {
     TotalObservation {
-        filters: cell.filters.clone(),
+        filters: cell.difference.filters.clone(),
         load: load_cell(cell),
         repetition: cell.repetition,
         messages: cell.run.proxied.count() as u64,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use provost_insight::profile::{Protocol, ProxyIdentity};
+use provost_insight::profile::{Component, Protocol, ProxyIdentity};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Doing, ProbeFailure};
@@ -23,11 +23,18 @@ pub enum ProxyKind {
     Envoy,
     Nginx,
     Haproxy,
+    /// A node of Provost in the place of a sidecar, between a gRPC client and a gRPC server that know nothing of it.
+    Provostd,
 }
 
 impl ProxyKind {
     /// Those that this tool writes a configuration for.
-    pub const BUILT_IN: [ProxyKind; 3] = [ProxyKind::Envoy, ProxyKind::Nginx, ProxyKind::Haproxy];
+    pub const BUILT_IN: [ProxyKind; 4] = [
+        ProxyKind::Envoy,
+        ProxyKind::Nginx,
+        ProxyKind::Haproxy,
+        ProxyKind::Provostd,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -36,6 +43,7 @@ impl ProxyKind {
             ProxyKind::Envoy => "envoy",
             ProxyKind::Nginx => "nginx",
             ProxyKind::Haproxy => "haproxy",
+            ProxyKind::Provostd => "provostd",
         }
     }
 
@@ -54,6 +62,9 @@ impl ProxyKind {
                 "install nginx (Debian: nginx-light, libnginx-mod-stream), or name its program in NGINX_BIN"
             }
             ProxyKind::Haproxy => "install HAProxy (Debian: haproxy), or name its program in HAPROXY_BIN",
+            ProxyKind::Provostd => {
+                "install Provost, or name its program in PROVOSTD_BIN (cargo build --release --bin provostd)"
+            }
         }
     }
 
@@ -70,6 +81,7 @@ impl ProxyKind {
         std::env::split_paths(&path)
             .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
             .chain(self.benchmark_folders())
+            .chain(self.own_folders())
             .map(|folder| folder.join(self.name()))
             .find(|program| program.is_file())
             .ok_or_else(|| {
@@ -89,11 +101,20 @@ impl ProxyKind {
             .collect()
     }
 
+    /// A node's program is installed, and built, beside this tool's; tests are built a folder further down.
+    fn own_folders(self) -> Vec<PathBuf> {
+        let own = std::env::current_exe().unwrap_or_default();
+        let folders = own.ancestors().skip(1).take(2);
+        folders
+            .filter(|_| self == ProxyKind::Provostd)
+            .map(Path::to_owned)
+            .collect()
+    }
+
     fn version(self, program: &Path) -> String {
-        let argument = if self == ProxyKind::Envoy {
-            "--version"
-        } else {
-            "-v"
+        let argument = match self {
+            ProxyKind::Envoy | ProxyKind::Provostd => "--version",
+            ProxyKind::Nginx | ProxyKind::Haproxy => "-v",
         };
         let Ok(output) = Command::new(program).arg(argument).stdin(Stdio::null()).output() else {
             return String::new();
@@ -115,9 +136,47 @@ pub struct ProxyJob {
     pub protocol: Protocol,
     pub listen: SocketAddr,
     /// Where it passes calls on to.
-    pub upstream: SocketAddr,
+    pub upstream: ServerAddress,
     /// Filters that it runs, by the names that [`crate::filters`] knows.
     pub filters: Vec<String>,
+    /// What is different from its usual way.
+    pub variant: Option<ProxyVariant>,
+}
+
+/// Where a proxy reaches the server behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// A way for a proxy to pass bytes on that is not its usual one (MeshInsight, section 6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVariant {
+    /// The server behind it is reached at a Unix socket, as an application on the same node may be.
+    UnixSockets,
+    /// It writes what it has read without a copy of its own.
+    ZeroCopy,
+}
+
+impl ProxyVariant {
+    /// Its name in profiles.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ProxyVariant::UnixSockets => "unix_sockets",
+            ProxyVariant::ZeroCopy => "zero_copy",
+        }
+    }
+
+    /// The component to which what it saves is booked.
+    #[must_use]
+    pub fn component(self) -> Component {
+        match self {
+            ProxyVariant::UnixSockets => Component::Ipc,
+            ProxyVariant::ZeroCopy => Component::Write,
+        }
+    }
 }
 
 /// A proxy that is measured. One that this tool has started ends when this is dropped.
@@ -367,10 +426,14 @@ fn command(program: &Path) -> Command {
 }
 
 fn put_in(word: &str, job: &ProxyJob) -> String {
+    let (upstream, upstream_port) = match &job.upstream {
+        ServerAddress::Tcp(address) => (address.to_string(), address.port().to_string()),
+        ServerAddress::Unix(path) => (path.display().to_string(), String::new()),
+    };
     word.replace("{listen}", &job.listen.to_string())
         .replace("{listen_port}", &job.listen.port().to_string())
-        .replace("{upstream}", &job.upstream.to_string())
-        .replace("{upstream_port}", &job.upstream.port().to_string())
+        .replace("{upstream}", &upstream)
+        .replace("{upstream_port}", &upstream_port)
         .replace("{protocol}", job.protocol.name())
 }
 

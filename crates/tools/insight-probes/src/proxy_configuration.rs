@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::failure::ProbeFailure;
 use crate::filters;
-use crate::proxies::{ProxyJob, ProxyKind};
+use crate::load::{ECHO_PATH, MESSAGE_BYTES_MAX};
+use crate::proxies::{ProxyJob, ProxyKind, ProxyVariant, ServerAddress};
 
 /// Prefix of the type of every piece of Envoy's configuration.
 pub(crate) const ENVOY_TYPE: &str = "type.googleapis.com/envoy.extensions.";
@@ -22,6 +23,7 @@ pub(crate) fn file_name(kind: ProxyKind) -> &'static str {
         ProxyKind::Envoy => "envoy.json",
         ProxyKind::Nginx => "nginx.conf",
         ProxyKind::Haproxy => "haproxy.cfg",
+        ProxyKind::Provostd => "provostd.toml",
     }
 }
 
@@ -40,20 +42,35 @@ pub(crate) fn arguments(kind: ProxyKind, file: &Path, folder: &Path) -> Vec<Stri
         ],
         ProxyKind::Nginx => vec!["-p", folder.to_str().unwrap_or("."), "-e", "stderr", "-c", &file],
         ProxyKind::Haproxy => vec!["-db", "-f", &file],
+        ProxyKind::Provostd => vec!["--config", &file],
     };
     words.into_iter().map(String::from).collect()
 }
 
 /// A proxy's configuration for a job.
 pub(crate) fn of(kind: ProxyKind, job: &ProxyJob, folder: &Path) -> Result<String, ProbeFailure> {
-    if kind != ProxyKind::Envoy && !job.filters.is_empty() {
-        let why = format!("filters are for Envoy; {} runs none here", kind.name());
+    let has_filters = matches!(kind, ProxyKind::Envoy | ProxyKind::Provostd);
+    if !has_filters && !job.filters.is_empty() {
+        let why = format!(
+            "filters are for Envoy and provostd; {} runs none here",
+            kind.name()
+        );
+        return Err(ProbeFailure::Unavailable(why));
+    }
+    let splices = kind == ProxyKind::Haproxy && job.protocol == Protocol::Tcp;
+    if job.variant == Some(ProxyVariant::ZeroCopy) && !splices {
+        let why = format!(
+            "{} copies what it passes on of {}: HAProxy splices tcp",
+            kind.name(),
+            job.protocol
+        );
         return Err(ProbeFailure::Unavailable(why));
     }
     match kind {
         ProxyKind::Envoy => Ok(envoy(job)?.to_string()),
         ProxyKind::Nginx => nginx(job, folder),
         ProxyKind::Haproxy => haproxy(job),
+        ProxyKind::Provostd => provostd(job, folder),
     }
 }
 
@@ -72,7 +89,7 @@ fn envoy(job: &ProxyJob) -> Result<Value, ProbeFailure> {
         "circuit_breakers": { "thresholds": thresholds },
         "load_assignment": {
             "cluster_name": "upstream",
-            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": envoy_address(job.upstream) } }] }],
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": envoy_server(&job.upstream) } }] }],
         },
     });
     let (name, filter) = match job.protocol {
@@ -128,11 +145,26 @@ fn envoy_address(address: std::net::SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 
+fn envoy_server(address: &ServerAddress) -> Value {
+    match address {
+        ServerAddress::Tcp(address) => envoy_address(*address),
+        ServerAddress::Unix(path) => json!({ "pipe": { "path": path.display().to_string() } }),
+    }
+}
+
+/// A server as nginx and provostd write it, and with another word before the path HAProxy.
+fn server(address: &ServerAddress, before_path: &str) -> String {
+    match address {
+        ServerAddress::Tcp(address) => address.to_string(),
+        ServerAddress::Unix(path) => format!("{before_path}{}", path.display()),
+    }
+}
+
 /// Where Debian keeps nginx's loadable modules.
 const NGINX_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 fn nginx(job: &ProxyJob, folder: &Path) -> Result<String, ProbeFailure> {
-    let (listen, upstream, folder) = (job.listen, job.upstream, folder.display());
+    let (listen, upstream, folder) = (job.listen, server(&job.upstream, "unix:"), folder.display());
     let mut text = String::from("daemon off;\nworker_processes 1;\n");
     // Not that of the machine's own nginx.
     let _ = writeln!(text, "pid {folder}/nginx.pid;\nerror_log stderr warn;");
@@ -172,10 +204,95 @@ fn haproxy(job: &ProxyJob) -> Result<String, ProbeFailure> {
         Protocol::Http2 | Protocol::Grpc => ("http", " proto h2"),
         Protocol::Provost => return Err(unsupported(ProxyKind::Haproxy, job.protocol)),
     };
-    let (listen, upstream) = (job.listen, job.upstream);
+    let (listen, upstream) = (job.listen, server(&job.upstream, "unix@"));
+    let splicing = if job.variant == Some(ProxyVariant::ZeroCopy) {
+        "  option splice-request\n  option splice-response\n"
+    } else {
+        ""
+    };
     Ok(format!(
-        "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode {mode}\n  timeout connect 2s\n  timeout client 1h\n  timeout server 1h\n\
+        "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode {mode}\n  timeout connect 2s\n  timeout client 1h\n  timeout server 1h\n{splicing}\
          frontend profiled\n  bind {listen}{protocol}\n  default_backend upstream\n\
          backend upstream\n  server upstream {upstream}{protocol}\n"
     ))
+}
+
+/// A node between a client and a server of gRPC, neither of which brings a schema.
+fn provostd(job: &ProxyJob, folder: &Path) -> Result<String, ProbeFailure> {
+    if job.protocol != Protocol::Grpc {
+        return Err(unsupported(ProxyKind::Provostd, job.protocol));
+    }
+    let (listen, upstream) = (job.listen, server(&job.upstream, "unix:"));
+    let service = ECHO_PATH
+        .trim_start_matches('/')
+        .split('/')
+        .next()
+        .unwrap_or_default();
+    let policies: String = job
+        .filters
+        .iter()
+        .map(|name| filters::provost(name))
+        .collect::<Result<_, _>>()?;
+    Ok(format!(
+        "[control]\nsocket = \"{}/provostd.sock\"\n[log]\nlevel = \"warn\"\n\
+         [[grpc.listener]]\nname = \"profiled\"\naddress = \"{listen}\"\napp = \"profiled\"\nmessage_bytes = {MESSAGE_BYTES_MAX}\n\
+         [[route]]\nservice = \"{service}\"\ntransport = \"grpc\"\nendpoints = [\"{upstream}\"]\n{policies}",
+        folder.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(protocol: Protocol, variant: Option<ProxyVariant>) -> ProxyJob {
+        ProxyJob {
+            protocol,
+            listen: ([127, 0, 0, 1], 1000).into(),
+            upstream: match variant {
+                Some(ProxyVariant::UnixSockets) => ServerAddress::Unix("/folder/server".into()),
+                _ => ServerAddress::Tcp(([127, 0, 0, 1], 2000).into()),
+            },
+            filters: vec![],
+            variant,
+        }
+    }
+
+    fn text(kind: ProxyKind, job: &ProxyJob) -> String {
+        of(kind, job, Path::new("/folder")).unwrap()
+    }
+
+    #[test]
+    fn each_proxy_is_told_of_a_unix_socket_in_its_own_words() {
+        let unix = job(Protocol::Grpc, Some(ProxyVariant::UnixSockets));
+        for (kind, words) in [
+            (ProxyKind::Envoy, r#""pipe":{"path":"/folder/server"}"#),
+            (ProxyKind::Nginx, "server unix:/folder/server;"),
+            (ProxyKind::Haproxy, "server upstream unix@/folder/server proto h2"),
+            (ProxyKind::Provostd, r#"endpoints = ["unix:/folder/server"]"#),
+        ] {
+            assert!(text(kind, &unix).contains(words), "{}", text(kind, &unix));
+            let tcp = text(kind, &job(Protocol::Grpc, None));
+            assert!(!tcp.contains("/folder/server") && tcp.contains("2000"), "{tcp}");
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_cannot_do_is_said_with_who_can() {
+        let zero_copy = |protocol| job(protocol, Some(ProxyVariant::ZeroCopy));
+        assert!(text(ProxyKind::Haproxy, &zero_copy(Protocol::Tcp)).contains("splice-request"));
+        let refused = |kind, job: &ProxyJob| {
+            let refused = of(kind, job, Path::new("/folder")).unwrap_err();
+            assert!(matches!(refused, ProbeFailure::Unavailable(_)), "{refused}");
+            refused.to_string()
+        };
+        assert!(refused(ProxyKind::Haproxy, &zero_copy(Protocol::Http1)).contains("HAProxy splices tcp"));
+        assert!(refused(ProxyKind::Envoy, &zero_copy(Protocol::Tcp)).contains("HAProxy splices tcp"));
+        assert!(refused(ProxyKind::Provostd, &job(Protocol::Http1, None)).contains("http1"));
+        let filtered = ProxyJob {
+            filters: vec!["lua".into()],
+            ..job(Protocol::Http1, None)
+        };
+        assert!(refused(ProxyKind::Nginx, &filtered).contains("filters are for Envoy and provostd"));
+    }
 }

@@ -8,7 +8,7 @@ use provost_insight::predict::{Interval, MeshSetup, PredictOptions, Prediction, 
 use provost_insight::profile::{Profile, Protocol};
 use serde::Serialize;
 
-use crate::application::{ApplicationShape, RunningApplication};
+use crate::application::{ApplicationProxies, ApplicationShape, RunningApplication};
 use crate::failure::ProbeFailure;
 use crate::load::{LoadClient, LoadPace, LoadShape, LoadSlice};
 use crate::machine;
@@ -16,7 +16,7 @@ use crate::profile::{ProfileOrder, median, take};
 
 #[derive(Clone, Debug)]
 pub struct ValidationOrder {
-    /// How the proxy is profiled; its repetitions are the rounds, its protocols and first size the applications'.
+    /// How the proxy is profiled; its repetitions are the rounds, its protocols and filters the applications'.
     pub profile: ProfileOrder,
     pub shapes: Vec<ApplicationShape>,
     /// Sizes of their messages, in bytes.
@@ -41,8 +41,10 @@ pub struct ValidationReport {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct ValidatedApplication {
-    /// Its shape, protocol and size.
+    /// Its shape, protocol, size, and the filters of its proxies.
     pub name: String,
+    #[serde(skip)]
+    pub shape: ApplicationShape,
     /// Proxies that a request passes, over all branches.
     pub proxies: usize,
     /// Latency without proxies, in microseconds.
@@ -102,6 +104,7 @@ pub fn validate(
 struct ApplicationPair {
     shape: ApplicationShape,
     load: LoadShape,
+    filters: Vec<String>,
     // Clients end before what they are connected to.
     direct: LoadClient,
     proxied: LoadClient,
@@ -124,8 +127,16 @@ impl ApplicationPair {
         protocol: Protocol,
         size_bytes: usize,
     ) -> Result<ApplicationPair, ProbeFailure> {
+        let ProfileOrder { proxy, filters, .. } = &order.profile;
+        // Bytes that a proxy does not understand pass no filter.
+        let filters = if protocol == Protocol::Tcp {
+            &[]
+        } else {
+            &filters[..]
+        };
         let bare = RunningApplication::start(shape, protocol, None)?;
-        let meshed = RunningApplication::start(shape, protocol, Some(&order.profile.proxy))?;
+        let mesh = ApplicationProxies { proxy, filters };
+        let meshed = RunningApplication::start(shape, protocol, Some(mesh))?;
         let load = LoadShape {
             protocol,
             size_bytes,
@@ -135,6 +146,7 @@ impl ApplicationPair {
         let mut pair = ApplicationPair {
             shape,
             load,
+            filters: filters.to_vec(),
             direct: LoadClient::connect(bare.front(), load)?,
             proxied: LoadClient::connect(meshed.front(), load)?,
             _bare: bare,
@@ -200,7 +212,10 @@ fn compare(
             .shape
             .graph(protocol, size_bytes, rate, app_us)
             .map_err(|error| invalid(&error))?;
-        let setup = MeshSetup::new("proxies", ProxyPlacement::PerNode);
+        let setup = MeshSetup {
+            filters_added: pair.filters.clone(),
+            ..MeshSetup::new("proxies", ProxyPlacement::PerNode)
+        };
         let options = PredictOptions {
             seed: SEED,
             ..PredictOptions::default()
@@ -242,13 +257,16 @@ fn compared(
     };
     let added = predicted.added_us.mean;
     let components = predicted.requests.first().map(|request| &request.components_us);
+    let LoadShape {
+        protocol, size_bytes, ..
+    } = pair.load;
+    let mut name = format!("{} {protocol} {size_bytes} B", pair.shape.name());
+    for filter in &pair.filters {
+        name += &format!(" {filter}");
+    }
     ValidatedApplication {
-        name: format!(
-            "{} {} {} B",
-            pair.shape.name(),
-            pair.load.protocol,
-            pair.load.size_bytes
-        ),
+        name,
+        shape: pair.shape,
         proxies,
         base_us: pair.median_of(|round| round.direct.middle_mean_us()),
         measured_added_us: measured,

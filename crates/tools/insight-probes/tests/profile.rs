@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use provost_insight::profile::{Component, Profile, Protocol};
 use provost_insight_probes::doctor;
+use provost_insight_probes::filters;
+use provost_insight_probes::load::{EchoServer, LoadClient, LoadPace, LoadShape};
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, take};
-use provost_insight_probes::proxies::{ProxyJob, ProxyKind, RunningProxy, free_address};
+use provost_insight_probes::proxies::{
+    ProxyJob, ProxyKind, ProxyVariant, RunningProxy, ServerAddress, free_address,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn brief(kind: ProxyKind, protocols: &[Protocol]) -> ProfileOrder {
@@ -96,8 +100,9 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
     let job = ProxyJob {
         protocol: Protocol::Http1,
         listen: free_address().unwrap(),
-        upstream,
+        upstream: ServerAddress::Tcp(upstream),
         filters: vec![],
+        variant: None,
     };
     let proxy = RunningProxy::start(kind, &job).unwrap();
     let processes = proxy.processes();
@@ -125,4 +130,94 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
     let why = profile.partial.expect("the profile says that it is partial");
     assert!(why.starts_with("ended after 2 of 50 measurements: "), "{why}");
     assert_eq!(profile.totals.len(), 2);
+}
+
+#[test]
+fn a_variant_is_measured_beside_the_usual_way_and_can_be_asked_about() {
+    let Some(kind) = installed() else { return };
+    let order = ProfileOrder {
+        variants: vec![ProxyVariant::UnixSockets],
+        ..brief(kind, &[Protocol::Http1])
+    };
+    let profile = take(&order, &mut |_| {}).unwrap();
+    let of = |variant: &str| {
+        let totals = profile.totals.iter();
+        totals.filter(|total| total.load.variant == variant).count()
+    };
+    assert_eq!((of(""), of("unix_sockets")), (2, 2));
+    let changed: Vec<_> = profile
+        .observations
+        .iter()
+        .filter(|seen| seen.load.variant == "unix_sockets")
+        .collect();
+    if !doctor::granted().tracepoints {
+        assert!(changed.is_empty());
+        return provost_skip::forbidden(
+            "the kernel grants no BPF tracepoints: there is no component to change",
+        );
+    }
+    assert!(changed.iter().all(|seen| seen.component == Component::Ipc));
+    // A machine that is busy otherwise may grant too few messages for a critical path.
+    let usual = profile
+        .observations
+        .iter()
+        .filter(|seen| seen.component == Component::Ipc && seen.load.variant.is_empty());
+    assert_eq!(changed.len(), usual.count());
+    // What the variant takes less than the usual way is what its component does.
+    for changed in changed {
+        let bare = |component: &Component| {
+            let mut observations = profile.observations.iter();
+            let seen = observations.find(|seen| {
+                seen.component == *component
+                    && seen.load.variant.is_empty()
+                    && seen.repetition == changed.repetition
+            });
+            seen.unwrap().latency_us
+        };
+        let total = |variant: &str| {
+            let mut totals = profile.totals.iter();
+            let total =
+                totals.find(|total| total.load.variant == variant && total.repetition == changed.repetition);
+            total.unwrap().added_latency_us
+        };
+        let component = changed.latency_us - bare(&Component::Ipc);
+        assert!((component - (total("unix_sockets") - total(""))).abs() < 0.01);
+    }
+}
+
+#[test]
+fn every_filter_of_envoys_and_every_policy_of_a_nodes_lets_calls_pass() {
+    for (kind, protocol, names) in [
+        (ProxyKind::Envoy, Protocol::Http1, &filters::NAMES[..]),
+        (ProxyKind::Provostd, Protocol::Grpc, &filters::POLICIES),
+    ] {
+        if kind.program().is_err() {
+            // No build installs Envoy, which a benchmark does.
+            provost_skip::forbidden(format!("{} is not installed: {}", kind.name(), kind.remedy()));
+            continue;
+        }
+        let server = EchoServer::start(protocol).unwrap();
+        let job = ProxyJob {
+            protocol,
+            listen: free_address().unwrap(),
+            upstream: ServerAddress::Tcp(server.address()),
+            filters: names.iter().map(ToString::to_string).collect(),
+            variant: None,
+        };
+        let _proxy = RunningProxy::start(kind, &job).unwrap();
+        let shape = LoadShape {
+            protocol,
+            size_bytes: 100,
+            in_flight: 1,
+            pace: LoadPace::Saturating,
+        };
+        let mut client = LoadClient::connect(job.listen, shape).unwrap();
+        assert!(client.run_enough(Duration::from_millis(50), 3).unwrap().count() >= 3);
+        let unknown = ProxyJob {
+            filters: vec!["none".into()],
+            ..job
+        };
+        let refused = RunningProxy::start(kind, &unknown).err().unwrap().to_string();
+        assert!(refused.contains("no filter 'none': take "), "{refused}");
+    }
 }

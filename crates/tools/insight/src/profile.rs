@@ -348,6 +348,25 @@ pub struct Observation {
     pub latency_quantiles_us: Option<LatencyQuantiles>,
 }
 
+impl Observation {
+    /// A component that does nothing, as what a difference of runs is added to.
+    #[must_use]
+    pub fn none_of(component: Component, load: LoadCell) -> Observation {
+        Observation {
+            component,
+            passage: Passage::RoundTrip,
+            load,
+            repetition: 0,
+            messages: 0,
+            latency_us: 0.0,
+            cpu_us: 0.0,
+            cpu_off_path_us: 0.0,
+            latency_inclusive_us: None,
+            latency_quantiles_us: None,
+        }
+    }
+}
+
 /// What the whole proxy added, in one cell of one repetition: the client's figures with the proxy less those without.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

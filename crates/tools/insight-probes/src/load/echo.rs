@@ -1,7 +1,11 @@
 //! Servers that send back what they get, each on a thread of its own.
 
 use std::convert::Infallible;
+use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -15,8 +19,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use provost_insight::profile::Protocol;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, oneshot};
 
 use super::calls::{CallPath, WINDOW_BYTES};
@@ -47,6 +50,21 @@ impl EchoServer {
         EchoServer::start_calling(protocol, port, ServiceCalls::default())
     }
 
+    /// Starts one at a free port of the loopback device, and at a Unix socket as well.
+    ///
+    /// # Errors
+    /// If the path is taken or too long, or no port or no thread is to be had.
+    pub fn start_at_socket(protocol: Protocol, path: &Path) -> Result<EchoServer, ProbeFailure> {
+        let mut listeners = EchoListeners::at_port(0)?;
+        let unix = UnixListener::bind(path).doing(|| format!("listen at {}", path.display()))?;
+        unix.set_nonblocking(true).doing(|| "prepare a listener".into())?;
+        // A proxy that root starts may work as another user.
+        fs::set_permissions(path, Permissions::from_mode(0o666))
+            .doing(|| format!("open {} to all users", path.display()))?;
+        listeners.unix = Some(unix);
+        EchoServer::start_listening(protocol, listeners, ServiceCalls::default())
+    }
+
     /// Starts one that makes calls of its own before it answers.
     ///
     /// # Errors
@@ -56,12 +74,15 @@ impl EchoServer {
         port: u16,
         calls: ServiceCalls,
     ) -> Result<EchoServer, ProbeFailure> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .doing(|| format!("listen at port {port} of the loopback device"))?;
-        listener
-            .set_nonblocking(true)
-            .doing(|| "prepare a listener".into())?;
-        let address = listener.local_addr().doing(|| "name a listener".into())?;
+        EchoServer::start_listening(protocol, EchoListeners::at_port(port)?, calls)
+    }
+
+    fn start_listening(
+        protocol: Protocol,
+        listeners: EchoListeners,
+        calls: ServiceCalls,
+    ) -> Result<EchoServer, ProbeFailure> {
+        let address = listeners.tcp.local_addr().doing(|| "name a listener".into())?;
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -72,7 +93,7 @@ impl EchoServer {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = serve(listener, protocol, calls) => {}
+                        () = serve(listeners, protocol, calls) => {}
                         // The sender's end of life is the end as well.
                         _ = ended => {}
                     }
@@ -100,6 +121,21 @@ impl Drop for EchoServer {
             // A panic has printed itself already.
             let _ = thread.join();
         }
+    }
+}
+
+/// Where a server is reached.
+struct EchoListeners {
+    tcp: TcpListener,
+    unix: Option<UnixListener>,
+}
+
+impl EchoListeners {
+    fn at_port(port: u16) -> Result<EchoListeners, ProbeFailure> {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .doing(|| format!("listen at port {port} of the loopback device"))?;
+        tcp.set_nonblocking(true).doing(|| "prepare a listener".into())?;
+        Ok(EchoListeners { tcp, unix: None })
     }
 }
 
@@ -167,24 +203,44 @@ async fn all<F: Future<Output = Result<(), ProbeFailure>>>(futures: Vec<F>) -> R
     .await
 }
 
-async fn serve(listener: TcpListener, protocol: Protocol, calls: ServiceCalls) {
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+async fn serve(listeners: EchoListeners, protocol: Protocol, calls: ServiceCalls) {
+    let Ok(tcp) = tokio::net::TcpListener::from_std(listeners.tcp) else {
         return;
     };
-    // A connection that cannot be accepted is its client's failure, which the client reports.
-    while let Ok((stream, _)) = listener.accept().await {
-        let _ = stream.set_nodelay(true);
-        let calls = calls.clone();
-        tokio::spawn(async move {
-            // Whoever waits for an answer sees the connection end.
-            if let Ok(callees) = ServiceCallees::connect(&calls, protocol).await {
-                serve_one(stream, protocol, callees).await;
+    let unix = listeners.unix.map(tokio::net::UnixListener::from_std);
+    let over_unix = async {
+        // A connection that cannot be accepted is its client's failure, which the client reports.
+        if let Some(Ok(unix)) = unix {
+            while let Ok((stream, _)) = unix.accept().await {
+                spawn_service(stream, protocol, &calls);
             }
-        });
-    }
+        }
+    };
+    let over_tcp = async {
+        while let Ok((stream, _)) = tcp.accept().await {
+            let _ = stream.set_nodelay(true);
+            spawn_service(stream, protocol, &calls);
+        }
+    };
+    tokio::join!(over_tcp, over_unix);
 }
 
-async fn serve_one(stream: TcpStream, protocol: Protocol, callees: SharedCallees) {
+fn spawn_service(stream: impl LoadStream, protocol: Protocol, calls: &ServiceCalls) {
+    let calls = calls.clone();
+    tokio::spawn(async move {
+        // Whoever waits for an answer sees the connection end.
+        if let Ok(callees) = ServiceCallees::connect(&calls, protocol).await {
+            serve_one(stream, protocol, callees).await;
+        }
+    });
+}
+
+/// A connection over TCP, or over a Unix socket.
+trait LoadStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> LoadStream for S {}
+
+async fn serve_one(stream: impl LoadStream, protocol: Protocol, callees: SharedCallees) {
     let io = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => {
@@ -239,7 +295,7 @@ async fn echo_grpc(
 }
 
 /// Each message begins with its whole length, and is sent back once it is there.
-async fn echo_tcp(mut stream: TcpStream, callees: &Mutex<ServiceCallees>) -> Result<(), Failed> {
+async fn echo_tcp(mut stream: impl LoadStream, callees: &Mutex<ServiceCallees>) -> Result<(), Failed> {
     let mut held = Vec::new();
     let mut part = vec![0; 1 << 16];
     loop {

@@ -36,6 +36,10 @@ const CODEC_FUNCTIONS: [&str; 15] = [
     "HPACK",
     "hdr_",
 ];
+/// Parts of names of functions of Rust programs' codecs: a node's own, and those of the usual libraries.
+const CODEC_CRATES: [&str; 4] = ["provost_http2", "provost_grpc", "_ZN2h2", "5hyper5proto"];
+/// Beginnings of functions of Rust programs that work for whoever calls them.
+const HELPER_CRATES: [&str; 5] = ["_ZN4core", "_ZN5alloc", "_ZN3std", "_ZN9hashbrown", "_ZN5bytes"];
 /// Before the name of a filter's own namespace.
 const FILTER_NAMESPACE: &str = "5Envoy10Extensions11HttpFilters";
 
@@ -75,6 +79,9 @@ pub(crate) fn owner(name: &str) -> Option<Component> {
     if let Some(filter) = filter_name(name) {
         return Some(Component::Filter(filter));
     }
+    if name.starts_with("_ZN") {
+        return rust_owner(name);
+    }
     let is_class = name.starts_with('N') || name.starts_with(|first: char| first.is_ascii_digit());
     let is_helper = if is_class {
         HELPER_CLASSES.iter().any(|part| name.contains(part))
@@ -98,6 +105,15 @@ pub(crate) fn owner(name: &str) -> Option<Component> {
     } else {
         Component::OtherUser
     })
+}
+
+/// The same of a function of a Rust program.
+fn rust_owner(name: &str) -> Option<Component> {
+    if CODEC_CRATES.iter().any(|part| name.contains(part)) {
+        return Some(Component::Parse);
+    }
+    let is_helper = HELPER_CRATES.iter().any(|beginning| name.starts_with(beginning));
+    (!is_helper).then_some(Component::OtherUser)
 }
 
 /// Namespaces of filters that are none's: what all share, and the router, without which there is no proxy.
@@ -140,6 +156,15 @@ mod tests {
             owner("N5Envoy10Extensions11HttpFilters6Common9ThingE"),
             Some(Component::OtherUser)
         );
+        assert_eq!(
+            owner("_ZN13provost_http210connection4read17h1E"),
+            Some(Component::Parse)
+        );
+        assert_eq!(
+            owner("_ZN15provost_runtime4poll17h1E"),
+            Some(Component::OtherUser)
+        );
+        assert_eq!(owner("_ZN5alloc3vec4grow17h1E"), None);
         assert_eq!(owner("N5Envoy6Buffer9OwnedImplE"), None);
         assert_eq!(owner("ngx_palloc"), None);
         assert_eq!(

@@ -135,7 +135,8 @@ pub(super) fn message_ratios(
         let totals: Vec<[f64; 4]> = profile
             .totals
             .iter()
-            .filter(|total| total.load.protocol == protocol && total.added_latency_us > 0.0)
+            .filter(|total| total.load.protocol == protocol && total.load.variant.is_empty())
+            .filter(|total| total.added_latency_us > 0.0)
             .filter_map(|total| {
                 let quantiles = total.added_quantiles_us?;
                 Some(

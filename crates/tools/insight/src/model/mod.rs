@@ -302,6 +302,12 @@ impl ProfileModel {
             .collect()
     }
 
+    /// Whether the profile has anything for a protocol.
+    #[must_use]
+    pub fn knows(&self, protocol: Protocol) -> bool {
+        self.functions.keys().any(|key| key.protocol == protocol)
+    }
+
     /// What each component adds to a round trip through the proxy, in each draw.
     ///
     /// # Errors

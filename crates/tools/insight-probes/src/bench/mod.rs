@@ -1,18 +1,24 @@
 //! How right profiles and predictions are: cells of setup, what, and median over repetitions, each beside what it is compared
 //! with, from the same run.
 
+mod paper;
+mod predictions;
+mod setups;
+mod verdicts;
+
 use std::fmt::Write;
 use std::time::Duration;
 
-use provost_insight::profile::{Component, Profile, Protocol, TotalObservation};
+use provost_insight::profile::{Component, LoadCell, Profile, Protocol, TotalObservation};
 use serde::Serialize;
 
-use crate::application::ApplicationShape;
 use crate::failure::ProbeFailure;
-use crate::filters;
+use crate::load::LoadPace;
 use crate::profile::{ProfileOrder, ProfiledProxy, SumCheck, median, take_checked};
 use crate::proxies::ProxyKind;
-use crate::validate::{ValidationOrder, validate};
+
+use predictions::PredictionTally;
+pub use verdicts::{TargetOutcome, TargetVerdict};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,17 @@ pub struct InsightBench {
     pub cells: Vec<BenchCell>,
     /// Setups that gave no figure, with the reason.
     pub missing: Vec<String>,
+    /// What the run says about each target.
+    pub verdicts: Vec<TargetVerdict>,
+    /// What was predicted and measured, over all parts.
+    #[serde(skip)]
+    predicted: PredictionTally,
+    /// Profiles of Envoy, by protocol, for predictions of many traces.
+    #[serde(skip)]
+    envoy: Vec<Profile>,
+    /// How long they took to take.
+    #[serde(skip)]
+    envoy_time: Duration,
     #[serde(skip)]
     failed: bool,
     #[serde(skip)]
@@ -62,6 +79,10 @@ impl InsightBench {
         InsightBench {
             cells: Vec::new(),
             missing: Vec::new(),
+            verdicts: Vec::new(),
+            predicted: PredictionTally::default(),
+            envoy: Vec::new(),
+            envoy_time: Duration::ZERO,
             failed: false,
             scope,
             only: only.into(),
@@ -72,15 +93,26 @@ impl InsightBench {
     pub fn run(&mut self, tell: &mut dyn FnMut(&str)) {
         for kind in ProxyKind::BUILT_IN {
             for protocol in PROTOCOLS {
-                let name = format!("{} {protocol}", kind.name());
-                self.part(&name, tell, |bench, tell| bench.components(kind, protocol, tell));
+                // A node of Provost stands between clients and servers of gRPC.
+                if kind != ProxyKind::Provostd || protocol == Protocol::Grpc {
+                    let name = format!("{} {protocol}", kind.name());
+                    self.part(&name, tell, |bench, tell| bench.components(kind, protocol, tell));
+                }
             }
         }
+        self.judge_profile_time();
         self.part("envoy filters", tell, InsightBench::filters);
+        self.part("provostd policies", tell, InsightBench::policies);
+        self.part("envoy unix sockets", tell, InsightBench::unix_sockets);
+        self.part("haproxy splice", tell, InsightBench::splicing);
         for protocol in PROTOCOLS {
-            let name = format!("predict {protocol}");
-            self.part(&name, tell, |bench, tell| bench.predictions(protocol, tell));
+            let name = format!("predict envoy {protocol}");
+            self.part(&name, tell, |bench, tell| bench.plain_predictions(protocol, tell));
         }
+        self.part("predict envoy filters", tell, InsightBench::filter_predictions);
+        self.part("predict haproxy http1", tell, InsightBench::haproxy_predictions);
+        self.judge_predictions();
+        self.part("many traces", tell, |bench, _| bench.many_traces());
     }
 
     /// Whether a setup failed that could have run here.
@@ -106,22 +138,28 @@ impl InsightBench {
     }
 
     fn repetitions(&self) -> u32 {
-        if self.scope == BenchScope::Quick { 5 } else { 15 }
+        if self.scope == BenchScope::Quick { 8 } else { 15 }
     }
 
-    fn order(&self, kind: ProxyKind, protocol: Protocol) -> ProfileOrder {
-        let usual = ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol]);
-        let quick = ProfileOrder {
+    /// A profile with the sizes alone that targets are about.
+    fn brief(&self, kind: ProxyKind, protocol: Protocol) -> ProfileOrder {
+        ProfileOrder {
             sizes_bytes: CHECKED_SIZES.to_vec(),
             rates_per_s: vec![],
             in_flight: vec![],
             repetitions: self.repetitions(),
             slice: Duration::from_millis(200),
-            ..usual.clone()
-        };
-        match self.scope {
-            BenchScope::Quick => quick,
-            BenchScope::Full => ProfileOrder {
+            ..ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol])
+        }
+    }
+
+    fn order(&self, kind: ProxyKind, protocol: Protocol) -> ProfileOrder {
+        let usual = ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol]);
+        match (self.scope, kind) {
+            // As users take it, so that its time is known.
+            (BenchScope::Quick, ProxyKind::Envoy) => usual,
+            (BenchScope::Quick, _) => self.brief(kind, protocol),
+            (BenchScope::Full, _) => ProfileOrder {
                 repetitions: self.repetitions(),
                 ..usual
             },
@@ -135,19 +173,28 @@ impl InsightBench {
         protocol: Protocol,
         tell: &mut dyn FnMut(&str),
     ) -> Result<(), ProbeFailure> {
-        let (profile, checks) = take_checked(&self.order(kind, protocol), tell)?;
+        let began = std::time::Instant::now();
+        let order = self.order(kind, protocol);
+        let (profile, mut checks) = take_checked(&order, tell)?;
+        checks.retain(|check| check.pace == LoadPace::Saturating);
         let setup = format!("{} {protocol}", kind.name());
         for size in CHECKED_SIZES {
-            self.component_cells(&format!("{setup} {size} B"), &profile, size, kind);
-            self.sum_cells(&format!("{setup} {size} B"), &checks, size);
+            let name = format!("{setup} {size} B");
+            self.component_cells(&name, &profile, |load| {
+                load.size_bytes == size as f64 && load.in_flight == 1 && pace(load, &order).is_none()
+            });
+            self.sum_cells(&name, &checks, size);
         }
-        self.load_cells(&setup, &profile);
+        self.load_cells(&setup, &profile, &order);
+        if kind == ProxyKind::Envoy {
+            self.judge_sums(protocol, &checks);
+            self.envoy.push(profile);
+            self.envoy_time += began.elapsed();
+        }
         Ok(())
     }
 
-    fn component_cells(&mut self, setup: &str, profile: &Profile, size: usize, kind: ProxyKind) {
-        let is_meant =
-            |load: &provost_insight::profile::LoadCell| load.size_bytes == size as f64 && load.in_flight == 1;
+    fn component_cells(&mut self, setup: &str, profile: &Profile, is_meant: impl Fn(&LoadCell) -> bool) {
         let seen = || profile.observations.iter().filter(|seen| is_meant(&seen.load));
         let of = |component: &Component| -> Vec<f64> {
             let own = seen().filter(|seen| seen.component == *component);
@@ -169,7 +216,7 @@ impl InsightBench {
                 .zip(&sums)
                 .map(|(part, sum)| part / sum * 100.0)
                 .collect();
-            let paper = paper_share(kind, profile, &component, size);
+            let paper = paper::share(setup, &component);
             self.cell(setup, format!("{component} latency"), latencies, "us", None);
             // The paper's figure of parsing is about the codec with all that it calls.
             let of_parse = component == Component::Parse;
@@ -187,12 +234,54 @@ impl InsightBench {
         }
     }
 
+    /// What the targets of a profile's own figures say.
+    fn judge_sums(&mut self, protocol: Protocol, checks: &[SumCheck]) {
+        let per_cent = |part: f64, whole: f64| (part / whole - 1.0) * 100.0;
+        for (size, bound) in CHECKED_SIZES.into_iter().zip([5.0, 10.0]) {
+            let meant: Vec<&SumCheck> = checks.iter().filter(|check| check.size_bytes == size).collect();
+            let of = |figure: &dyn Fn(&SumCheck) -> f64| -> Vec<f64> {
+                meant.iter().map(|check| figure(check)).collect()
+            };
+            let name = |what: &str| format!("envoy {protocol} {size} B: {what} within {bound} %");
+            let sums = of(&|check| per_cent(check.sum_us, check.added_us));
+            let verdict = TargetVerdict::of_distance(name("sum of components"), &sums, bound, "%");
+            self.verdicts.extend(verdict.map(|verdict| TargetVerdict {
+                remark: unexplained(&meant),
+                ..verdict
+            }));
+            let name = format!("envoy {protocol} {size} B: processor time within 5 %");
+            let cpu = of(&|check| per_cent(check.cpu_sum_us, check.cpu_us));
+            self.verdicts
+                .extend(TargetVerdict::of_distance(name, &cpu, 5.0, "%"));
+            let name = format!("envoy {protocol} {size} B: rate lost while traced under 10 %");
+            let lost = of(&|check| (1.0 - check.rate_share) * 100.0);
+            self.verdicts
+                .extend(TargetVerdict::of_bound(name, &lost, 10.0, "%"));
+        }
+    }
+
+    /// Of a profile as users take it: all protocols of Envoy.
+    fn judge_profile_time(&mut self) {
+        if self.envoy.len() == PROTOCOLS.len() {
+            let minutes = self.envoy_time.as_secs_f64() / 60.0;
+            let name = "profile of envoy under 10 minutes";
+            self.verdicts
+                .extend(TargetVerdict::of_bound(name, &[minutes], 10.0, "min"));
+        }
+    }
+
     fn sum_cells(&mut self, setup: &str, checks: &[SumCheck], size: usize) {
         let of = |figure: fn(&SumCheck) -> f64| -> Vec<f64> {
             let meant = checks.iter().filter(|check| check.size_bytes == size);
             meant.map(figure).collect()
         };
-        self.cell(setup, "added latency", of(|check| check.added_us), "us", None);
+        self.cell(
+            setup,
+            "added latency",
+            of(|check| check.added_us),
+            "us",
+            paper::added(setup),
+        );
         self.cell(setup, "sum of components", of(|check| check.sum_us), "us", None);
         self.cell(
             setup,
@@ -232,125 +321,57 @@ impl InsightBench {
     }
 
     /// What a proxy adds by size, by rate and in flight (figures 10 and 11).
-    fn load_cells(&mut self, setup: &str, profile: &Profile) {
-        let mut loads: Vec<(f64, u32)> = profile
-            .totals
-            .iter()
-            .map(|total| (total.load.size_bytes, total.load.in_flight))
-            .collect();
-        loads.dedup();
-        loads.sort_by(|one, other| one.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal));
-        loads.dedup();
-        for (size, in_flight) in loads {
+    fn load_cells(&mut self, setup: &str, profile: &Profile, order: &ProfileOrder) {
+        let mut names: Vec<String> = Vec::new();
+        let name = |load: &LoadCell| {
+            let (size, in_flight) = (load.size_bytes, load.in_flight);
+            match pace(load, order) {
+                Some(rate) => format!("{size} B c={in_flight} {rate}/s"),
+                None => format!("{size} B c={in_flight}"),
+            }
+        };
+        for total in &profile.totals {
+            if !names.contains(&name(&total.load)) {
+                names.push(name(&total.load));
+            }
+        }
+        for what in names {
             let of = |figure: fn(&TotalObservation) -> f64| -> Vec<f64> {
-                let meant = profile
-                    .totals
-                    .iter()
-                    .filter(|total| total.load.size_bytes == size && total.load.in_flight == in_flight);
+                let totals = profile.totals.iter();
+                let meant = totals.filter(|total| name(&total.load) == what);
                 meant.map(figure).collect()
             };
-            let what = format!("{size} B c={in_flight}");
-            self.cell(
-                setup,
-                format!("added {what}"),
-                of(|total| total.added_latency_us),
-                "us",
-                None,
-            );
-            self.cell(
-                setup,
-                format!("cpu {what}"),
-                of(|total| total.added_cpu_us),
-                "us",
-                None,
-            );
+            let added = of(|total| total.added_latency_us);
+            self.cell(setup, format!("added {what}"), added, "us", None);
+            let cpu = of(|total| total.added_cpu_us);
+            self.cell(setup, format!("cpu {what}"), cpu, "us", None);
         }
+        self.growth_cells(setup, profile, order);
     }
 
-    /// Filters alone and combined (table 3, figure 9).
-    fn filters(&mut self, tell: &mut dyn FnMut(&str)) -> Result<(), ProbeFailure> {
-        let names: Vec<String> = filters::NAMES.iter().map(ToString::to_string).collect();
-        let order = ProfileOrder {
-            filters: names.clone(),
-            sizes_bytes: vec![100],
-            ..self.order(ProxyKind::Envoy, Protocol::Http1)
-        };
-        let (profile, _) = take_checked(&order, tell)?;
-        let added = |filters: &[String], repetition: u32, figure: fn(&TotalObservation) -> f64| {
-            let mut totals = profile.totals.iter();
-            let total = totals.find(|total| {
-                total.filters == filters && total.repetition == repetition && total.load.in_flight == 1
-            });
-            total.map(figure)
-        };
-        let over = |filters: &[String], figure: fn(&TotalObservation) -> f64| -> Vec<f64> {
-            let rounds = 0..order.repetitions;
-            let over = |round| Some(added(filters, round, figure)? - added(&[], round, figure)?);
-            rounds.filter_map(over).collect()
-        };
-        type Figure = (&'static str, fn(&TotalObservation) -> f64);
-        let figures: [Figure; 2] = [
-            ("latency", |total| total.added_latency_us),
-            ("cpu", |total| total.added_cpu_us),
-        ];
-        for (what, figure) in figures {
-            let mut sum = 0.0;
-            for name in &names {
-                let alone = over(std::slice::from_ref(name), figure);
-                sum += median(alone.clone()).unwrap_or_default();
-                self.cell("envoy filters", format!("{name} {what}"), alone, "us", None);
-            }
-            let together = over(&names, figure);
-            let errors = together.iter().map(|all| (sum / all - 1.0) * 100.0).collect();
-            self.cell(
-                "envoy filters",
-                format!("all together {what}"),
-                together,
-                "us",
-                None,
-            );
-            let paper = Some("filters' sum within 5 % of their combination");
-            let what = format!("sum of each alone against all together, {what}");
-            self.cell("envoy filters", what, errors, "%", paper);
-        }
-        Ok(())
-    }
-
-    /// Predicted beside measured (figure 8).
-    fn predictions(&mut self, protocol: Protocol, tell: &mut dyn FnMut(&str)) -> Result<(), ProbeFailure> {
-        let order = ValidationOrder {
-            profile: self.order(ProxyKind::Envoy, protocol),
-            shapes: ApplicationShape::ALL.to_vec(),
-            sizes_bytes: vec![100],
-            draws: 200,
-        };
-        let (report, _) = validate(&order, tell)?;
-        let paper = Some("predictions within a few per cent for small messages");
-        let setup = format!("predict envoy {protocol}");
-        for one in &report.applications {
-            let name = &one.name;
-            let mut single = |what: &str, value: f64, unit, paper| {
-                self.cell(&setup, format!("{name}: {what}"), vec![value], unit, paper);
+    /// How much more the largest message costs that the paper has (figures 10 and 11).
+    fn growth_cells(&mut self, setup: &str, profile: &Profile, order: &ProfileOrder) {
+        let [small, large] = CHECKED_SIZES.map(|size| size as f64);
+        let growth = |figure: fn(&TotalObservation) -> f64| -> Vec<f64> {
+            let of_size = |size| {
+                let totals = profile.totals.iter();
+                totals.filter(move |total| {
+                    let load = &total.load;
+                    load.size_bytes == size && load.in_flight == 1 && pace(load, order).is_none()
+                })
             };
-            single("measured added", one.measured_added_us, "us", None);
-            single("predicted added", one.predicted_added_us.value, "us", None);
-            single("interval from", one.predicted_added_us.low, "us", None);
-            single("interval to", one.predicted_added_us.high, "us", None);
-            single("latency error", one.latency_error * 100.0, "%", paper);
-            single("measured cpu", one.measured_cpu_us, "us", None);
-            single("predicted cpu", one.predicted_cpu_us.value, "us", None);
-            single("cpu error", one.cpu_error * 100.0, "%", paper);
-        }
-        let covered = vec![report.latency_covered_share * 100.0];
-        self.cell(&setup, "within the 90 % interval", covered, "%", None);
-        self.cell(
-            &setup,
-            "cores of others meanwhile",
-            vec![report.foreign_cores],
-            "cores",
-            None,
-        );
-        Ok(())
+            let pairs = of_size(large).filter_map(|more| {
+                let less = of_size(small).find(|less| less.repetition == more.repetition)?;
+                Some((figure(more) / figure(less) - 1.0) * 100.0)
+            });
+            pairs.collect()
+        };
+        let paper = setup.ends_with("http1").then_some(paper::GROWTH);
+        let latency = growth(|total| total.added_latency_us);
+        let [of_latency, of_cpu] = [0, 1].map(|at| paper.map(|growth| growth[at]));
+        self.cell(setup, "added, 16 KiB over 100 B", latency, "%", of_latency);
+        let cpu = growth(|total| total.added_cpu_us);
+        self.cell(setup, "cpu, 16 KiB over 100 B", cpu, "%", of_cpu);
     }
 
     fn cell(
@@ -390,6 +411,9 @@ impl InsightBench {
         for missing in &self.missing {
             let _ = writeln!(text, "no figure for {missing}");
         }
+        for verdict in &self.verdicts {
+            let _ = writeln!(text, "{verdict}");
+        }
         text
     }
 
@@ -402,26 +426,27 @@ impl InsightBench {
     }
 }
 
-/// Shares of latency in MeshInsight's table 2, which is about Envoy 1.21 and messages of 100 bytes: TCP, HTTP, gRPC.
-const PAPER_SHARES: [(Component, [&str; 3]); 6] = [
-    (Component::Ipc, ["30 %", "8 %", "7 %"]),
-    (Component::Read, ["16 %", "5 %", "5 %"]),
-    (Component::Write, ["34 %", "8 %", "7 %"]),
-    (Component::Readiness, ["3 %", "1 %", "1 %"]),
-    (Component::Parse, ["none", "70 %", "73 %"]),
-    (Component::OtherUser, ["11 %", "8 %", "7 %"]),
-];
+/// What the sum of the components leaves open, and how much of that is not there when both sides are traced: then tracing
+/// has made the path longer or shorter by more than what is subtracted for it.
+fn unexplained(checks: &[&SumCheck]) -> String {
+    let of = |figure: fn(&SumCheck) -> f64| {
+        let figures = checks.iter().map(|check| figure(check));
+        median(figures.collect()).unwrap_or(f64::NAN)
+    };
+    format!(
+        "unexplained {:+.1} of {:.1} us, of which {:+.1} also when both are traced; others used {:.2} cores",
+        of(|check| check.added_us - check.sum_us),
+        of(|check| check.added_us),
+        of(|check| check.traced_added_us - check.traced_sum_us),
+        of(|check| check.foreign_cores)
+    )
+}
 
-fn paper_share(
-    kind: ProxyKind,
-    profile: &Profile,
-    component: &Component,
-    size: usize,
-) -> Option<&'static str> {
-    let protocol = profile.totals.first()?.load.protocol;
-    let at = PROTOCOLS.iter().position(|each| *each == protocol)?;
-    let (_, shares) = PAPER_SHARES.iter().find(|(each, _)| each == component)?;
-    (kind == ProxyKind::Envoy && size == 100).then_some(shares[at])
+/// The pace at which calls were made in a cell; `None` where they were made as fast as they could.
+fn pace(load: &LoadCell, order: &ProfileOrder) -> Option<f64> {
+    const NEAR: f64 = 0.1;
+    let mut paces = order.rates_per_s.iter().copied();
+    paces.find(|pace| load.in_flight == 1 && (load.rate_per_s / pace - 1.0).abs() < NEAR)
 }
 
 #[cfg(test)]
