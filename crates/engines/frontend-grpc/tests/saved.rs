@@ -9,6 +9,7 @@ use provost_conformance::fixtures::Fixtures;
 use provost_datapath::{SavedState, Step};
 use provost_frontend_grpc::PORT_STATE_VERSION;
 use provost_grpc::{MessageForm, RequestHead};
+use provost_http2::OUTPUT_STOPS_INPUT_BYTES;
 use provost_random::SeededRandom;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -223,6 +224,83 @@ fn seeds_of_the_fuzz_target_and_their_beginnings() {
         }
         provost_frontend_grpc::fuzzing::saved(&seed);
     }
+}
+
+/// Messages that the datapath has taken since.
+fn messages_taken(rig: &mut PortRig) -> usize {
+    let (mut taken, mut costs) = (0, 0);
+    let mut call = 0;
+    while let Some(step) = rig.take() {
+        taken += usize::from(step.parts.contains(Parts::MESSAGE));
+        costs += step.window_bytes;
+        call = step.call;
+    }
+    if costs > 0 {
+        rig.push(Step {
+            window_bytes: costs,
+            ..Step::new(call, Parts::WINDOW)
+        });
+    }
+    taken
+}
+
+/// A port whose client reads no answers takes no more input at some point. Its successor goes on with what was kept.
+#[test]
+fn input_that_waits_for_answers_to_leave_is_taken_by_the_successor() {
+    const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut rig = PortRig::bound();
+    let chat = rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    assert_eq!(messages_taken(&mut rig), 0);
+    rig.to_client.lock().unwrap().is_stopped = true;
+    let (mut sent, mut taken) = (0, 0);
+    while !rig.port.is_stopped() {
+        let answers = sent * PING.len();
+        assert!(answers < 4 * OUTPUT_STOPS_INPUT_BYTES, "nothing stops the input");
+        // Each message pays for a PING.
+        for _ in 0..500 {
+            rig.send(chat, &note("x"));
+            sent += 1;
+            rig.from_client.lock().unwrap().bytes.extend(PING);
+            rig.client_writes();
+        }
+        rig.exchange();
+        taken += messages_taken(&mut rig);
+    }
+    assert!(taken < sent);
+    rig.to_client.lock().unwrap().is_stopped = false;
+    for _ in 0..4 {
+        rig.replace(NodeConnection::Carried);
+        rig.exchange();
+        taken += messages_taken(&mut rig);
+    }
+    assert_eq!(taken, sent);
+}
+
+/// Replies that their client has not read, the largest of them in part, come after a restart.
+#[test]
+fn replies_that_were_not_read_come_after_the_restart() {
+    let mut rig = PortRig::bound();
+    let chat = rig.begin(RequestHead::new(CHAT));
+    rig.send(chat, &note("go"));
+    rig.exchange();
+    let begun = rig.take().map(|step| step.call);
+    rig.to_client.lock().unwrap().is_stopped = true;
+    for length in [20, 60_000, 3] {
+        let message = note(&"y".repeat(length));
+        let reply = rig.reply(begun.unwrap(), Parts::MESSAGE, &[], Some(&message));
+        rig.push(reply);
+        rig.exchange();
+        rig.replace(NodeConnection::Carried);
+    }
+    rig.to_client.lock().unwrap().is_stopped = false;
+    for _ in 0..4 {
+        rig.exchange();
+        rig.replace(NodeConnection::Carried);
+    }
+    let lengths: Vec<usize> = rig.messages().iter().map(Vec::len).collect();
+    let expected = [20, 60_000, 3].map(|length| note(&"y".repeat(length)).len());
+    assert_eq!(lengths, expected);
 }
 
 #[test]
