@@ -8,9 +8,9 @@ use std::sync::Arc;
 use provost_datapath::{Engine, RestoreError, SavedState};
 
 use crate::{
-    AttachError, ConfigError, DatapathContext, Environment, Filter, FilterEngine, FilterEngineParts,
-    MethodCalls, MetricDescription, MetricSink, Policy, PolicyKind, SameNodeCalls, SampleSource, SharedState,
-    Start, parse_config,
+    AttachError, CallDisclosure, ConfigError, DatapathContext, Environment, Filter, FilterEngine,
+    FilterEngineParts, MethodCalls, MetricDescription, MetricSink, Policy, PolicyKind, SameNodeCalls,
+    SampleSource, SharedState, Start, parse_config,
 };
 
 /// A policy, declared. [`kind_of`] makes a built-in kind of it, [`crate::export_engine!`] a library to load.
@@ -55,6 +55,12 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
 
     /// The calls that it samples, if that is what it does. (Only those that are built in are asked.)
     fn samples(&self) -> Option<&dyn SampleSource> {
+        None
+    }
+
+    /// What it records of the fields and metadata of a service's calls, and what it hides, if it records them. It may be slow.
+    /// (Only those that are built in are asked.)
+    fn disclosure(&self, _datapath_context: &DatapathContext) -> Option<CallDisclosure> {
         None
     }
 
@@ -184,6 +190,10 @@ impl<P: FilterPolicy> Policy for ConfiguredPolicy<P> {
 
     fn samples(&self) -> Option<&dyn SampleSource> {
         self.0.samples()
+    }
+
+    fn disclosure(&self, datapath_context: &DatapathContext) -> Option<CallDisclosure> {
+        self.0.disclosure(datapath_context)
     }
 
     fn calls(&self) -> Option<Vec<MethodCalls>> {

@@ -22,6 +22,7 @@ mod calls;
 pub mod cost;
 mod counter;
 mod datapath_context;
+mod disclosure;
 mod event;
 mod filter;
 mod filter_engine;
@@ -42,6 +43,7 @@ pub use counter::{Counter, Tally, TimeHistogram};
 pub use datapath_context::{
     AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerApp, PeerIdentity, Side,
 };
+pub use disclosure::{CallDisclosure, RecordedField};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
 pub use filter_engine::{FilterEngine, FilterEngineParts, HELD_STEPS_MAX};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use provost_datapath::{Engine, FieldReader, FieldWriter, RestoreError, SavedState};
 
-use crate::{DatapathContext, EventSink, MethodCalls, MetricDescription, MetricSink, SampleSource};
+use crate::{
+    CallDisclosure, DatapathContext, EventSink, MethodCalls, MetricDescription, MetricSink, SampleSource,
+};
 
 /// A kind of policy, in one version of its code.
 pub trait PolicyKind: Send + Sync {
@@ -77,6 +79,11 @@ pub trait Policy: Send + Sync {
         None
     }
 
+    /// What it records of the fields and metadata of a service's calls, and what it hides, if it records them. It may be slow.
+    fn disclosure(&self, _datapath_context: &DatapathContext) -> Option<CallDisclosure> {
+        None
+    }
+
     /// What it has counted of the calls of each app and method, if that is what it does.
     fn calls(&self) -> Option<Vec<MethodCalls>> {
         None
@@ -140,6 +147,17 @@ pub struct Environment {
     pub place: Arc<str>,
     /// Where events go.
     pub events: Arc<dyn EventSink>,
+}
+
+impl Environment {
+    /// What a client is told of a denial, followed by the configuration in which the policy stands, if it stands in one.
+    #[must_use]
+    pub fn with_place(&self, told: String) -> String {
+        match &*self.place {
+            "" => told,
+            place => format!("{told} ({place})"),
+        }
+    }
 }
 
 /// Why a configuration was refused.

@@ -1,11 +1,11 @@
 //! The tap policy around calls: what samples show, what they hide, and that they are bounded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use prost_reflect::{MapKey, Value as Dynamic};
 use provost_engine::rig::{Rig, Service, metric, policy, protobuf_of, with_metadata, with_protobuf};
-use provost_engine::{Code, Parts, Policy, Sample, Side, Step};
+use provost_engine::{Code, Parts, Policy, RecordedField, Sample, Side, Step};
 use provost_observers::kind;
 use serde_json::{Value, json};
 
@@ -98,6 +98,31 @@ fn buy(rig: &mut Rig, service: &Service, call: u64, fields: &[(&str, Dynamic)], 
     rig.poll();
     rig.to_wire();
     rig.to_app();
+}
+
+#[test]
+fn what_is_shown_and_hidden_of_a_service_is_known_before_a_call() {
+    let service = Service::from_source(SHOP);
+    let context = service.datapath_context(Side::Client);
+    let of = |text: &str| tap(text).disclosure(&context).unwrap();
+    let places = |fields: &BTreeSet<RecordedField>, name: &str| -> Vec<String> {
+        let named = fields.iter().filter(|field| field.name == name);
+        named.map(|field| field.place.clone()).collect()
+    };
+    let found = of("redact = [\"user.card.number\"]\nmethods = [\"/shop.Shop/Buy\"]");
+    let hidden = places(&found.hidden, "number");
+    assert_eq!(hidden, ["user.card.number in the request of /shop.Shop/Buy"]);
+    // The card is looked at once where nothing of it is hidden, whichever of the places is the first.
+    assert_eq!(places(&found.shown, "number").len(), 1, "{found:?}");
+    let shown = found.shown.iter().find(|field| field.name == "number").unwrap();
+    let hidden = found.hidden.first().unwrap();
+    assert!(shown.is_alike(hidden) && shown.is_same_field(hidden));
+    // What is shown by its length, and what is yes or no, tells nothing.
+    assert!(places(&found.shown, "pin").is_empty() && places(&found.shown, "express").is_empty());
+    assert!(!places(&of("redact_bytes = false").shown, "pin").is_empty());
+    // Hidden wherever it occurs, it is shown nowhere.
+    let found = of("redact = [\".shop.Card.number\"]");
+    assert!(!found.hidden.is_empty() && places(&found.shown, "number").is_empty());
 }
 
 #[test]

@@ -57,8 +57,9 @@ const FAULTS: [(&str, &str, usize, &str); 7] = [
 
 #[test]
 fn every_command_that_reads_a_configuration_finds_the_same_faults() {
-    tested(|| {
-        let daemon = built::program("provostd", "provostd", ROLE);
+    // Before the limit of the test begins, as the command is.
+    let daemon = built::program("provostd", "provostd", ROLE);
+    tested(move || {
         let setting = setting("");
         let operator = Operator::of(&setting.a);
         let file = setting.world.directory().join("a.toml");
@@ -156,6 +157,67 @@ fn a_policy_is_checked_against_a_schema_that_no_app_has_connected_with() {
         assert!(operator.policies().is_empty());
         rule("text");
         operator.text(&attach);
+    });
+}
+
+/// A service whose password stands at three places.
+const ACCOUNTS: &str = "syntax = \"proto3\";\npackage shop;\n\
+    service Accounts { rpc Login(Credentials) returns (Session); }\n\
+    message Credentials { string name = 1; string password = 2; Credentials previous = 3; }\n\
+    message Session { string token = 1; string password = 2; }\n";
+
+#[test]
+fn a_tap_is_warned_of_where_a_redacted_value_is_shown_all_the_same() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node("alone", &NodeOptions::default());
+        let operator = Operator::of(&node);
+        let proto = world.directory().join("accounts.proto");
+        std::fs::write(&proto, ACCOUNTS).unwrap();
+        operator.text(&["schema", "prefetch", proto.to_str().unwrap()]);
+        let attach = |name: &str, redact: &str| {
+            let attach = ["policy", "attach", "--kind", "tap", "--name", name];
+            let setting = format!("redact={redact}");
+            let service = ["--service", "shop.Accounts", "--set", &setting];
+            let done = operator.run(&[&attach[..], &service[..]].concat());
+            assert_eq!(done.code, Some(0), "{done:?}");
+            done.stderr
+        };
+        let says = |said: &str, parts: &[&str]| {
+            for part in parts {
+                assert!(said.contains(part), "{part:?} is missing in: {said}");
+            }
+        };
+        let said = attach("look", "[\"previous.password\"]");
+        says(
+            &said,
+            &[
+                "warning: previous.password in the request of /shop.Accounts/Login is redacted",
+                "a field of the same name and type is shown: password in the request of /shop.Accounts/Login",
+                "and 2 other places",
+            ],
+        );
+        operator.text(&["policy", "detach", "look"]);
+        let both = "[\".shop.Credentials.password\", \".shop.Session.password\"]";
+        assert_eq!(attach("look", both), "");
+        // A second one that redacts nothing undoes what the first one does.
+        let said = attach("all", "[]");
+        says(
+            &said,
+            &[
+                "password in the response of /shop.Accounts/Login is redacted by policy \"look\" and shown by this policy",
+            ],
+        );
+        let set = ["policy", "set", "all", "--set", "redact_metadata=[]"];
+        let redact = format!("redact={both}");
+        let said = operator.run(&[&set[..], &["--set", &redact]].concat());
+        assert_eq!(said.code, Some(0), "{said:?}");
+        let warned = said.stderr;
+        says(
+            &warned,
+            &["metadata \"authorization\" is redacted by policy \"look\" and shown by this policy"],
+        );
+        assert!(!warned.contains("password"), "{warned}");
     });
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod config;
+mod disclosure;
 mod filter;
 mod history;
 mod json;
@@ -18,8 +19,8 @@ mod repeated;
 use std::sync::Arc;
 
 use provost_engine::{
-    AttachError, ConfigError, DatapathContext, Environment, FilterPolicy, MetricDescription, MetricSink,
-    MetricType, SampleBatch, SampleSource, SharedState,
+    AttachError, CallDisclosure, ConfigError, DatapathContext, Environment, FilterPolicy, MetricDescription,
+    MetricSink, MetricType, SampleBatch, SampleSource, SharedState,
 };
 
 pub use filter::{TapFilter, TappedCall};
@@ -113,6 +114,12 @@ impl FilterPolicy for TapPolicy {
 
     fn samples(&self) -> Option<&dyn SampleSource> {
         Some(self)
+    }
+
+    fn disclosure(&self, datapath_context: &DatapathContext) -> Option<CallDisclosure> {
+        let redaction = self.rules.compile(datapath_context).ok()?;
+        let sampled = self.selection.methods_of(datapath_context);
+        Some(disclosure::of_service(&redaction, datapath_context, &sampled))
     }
 }
 

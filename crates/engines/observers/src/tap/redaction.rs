@@ -143,6 +143,14 @@ impl<'a> HiddenFields<'a> {
         HiddenFields(nodes.into_iter().flatten().collect())
     }
 
+    /// What tells this from what is hidden of the same message at another place.
+    pub(crate) fn identities(&self) -> Vec<usize> {
+        self.0
+            .iter()
+            .map(|node| std::ptr::from_ref(*node).addr())
+            .collect()
+    }
+
     /// `None`: the field is hidden; else what is hidden in it.
     pub(crate) fn of_field(
         &self,

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
-    fit,
+    disclosure, fit,
 };
 
 use crate::suggestion::what_is_known;
@@ -40,6 +40,7 @@ pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Resul
 /// what it is for is refused, and what else may not be meant is said.
 async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, Status> {
     let known = desk.plane.connector.schemas_for(&attachment);
+    let attached: Vec<_> = desk.plane.policies.table().instances().cloned().collect();
     let maker = desk.plane.policies.maker.for_dry_runs();
     let check = move || {
         let instance = maker
@@ -50,7 +51,8 @@ async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, S
             Status::failed_precondition(message)
         })?;
         let idle = fit::idle_because(&attachment, &known);
-        Ok(idle.into_iter().chain(unfit).collect())
+        let shown = disclosure::shown_all_the_same(&instance, &attached, &known);
+        Ok(idle.into_iter().chain(unfit).chain(shown).collect())
     };
     let checked = tokio::task::spawn_blocking(check).await;
     checked.map_err(|_| Status::internal("the policy could not be checked"))?

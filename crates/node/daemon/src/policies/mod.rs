@@ -32,6 +32,7 @@ mod built_in;
 pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
+pub(crate) mod disclosure;
 pub(crate) mod fit;
 mod history;
 mod kept;
