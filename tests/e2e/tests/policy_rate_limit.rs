@@ -71,14 +71,17 @@ fn who_is_over_the_limit_is_told_when_to_come_again_on_either_side() {
     watched(|| {
         let limit = limited("requests_per_second = 0.01\nburst = 5");
         let none = NodeOptions::default();
-        for (options_a, options_b) in [(&limit, &none), (&none, &limit)] {
+        for (options_a, options_b, file) in [(&limit, &none, "a.toml"), (&none, &limit, "b.toml")] {
             let setting = Setting::with(ROLE, options_a, options_b);
             let client = client(&setting.a);
             assert_eq!(successes(&client), 5);
             let status = echo(&client).unwrap_err();
             let wait: u64 = status.metadata().get(PUSHBACK).unwrap().parse().unwrap();
             assert!((1..=100_000).contains(&wait), "{wait}");
-            assert!(status.message().contains("rate limit limit"), "{status}");
+            let file = setting.world.directory().join(file);
+            for part in ["rate limit limit", file.to_str().unwrap()] {
+                assert!(status.message().contains(part), "{status} lacks {part}");
+            }
             // Other methods are free.
             for _ in 0..20 {
                 client.mirror(provost_e2e::probe::Nothing::default()).unwrap();

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use provost_engine::rig::churn::{Churn, Make, run};
-use provost_engine::rig::{Rig, Service, end_of, metadata_of, metric, policy, with_metadata};
-use provost_engine::{Code, Nanos, Parts, Policy, SharedState, Side, Step};
+use provost_engine::rig::{
+    Rig, Service, config, end_of, environment, metadata_of, metric, policy, with_metadata,
+};
+use provost_engine::{Code, Environment, Nanos, Parts, Policy, SharedState, Side, Step};
 use provost_policies::kind;
 
 const MILLISECOND: Nanos = 1_000_000;
@@ -91,6 +93,22 @@ fn an_abort_has_the_status_and_the_message_that_were_asked_for() {
         metric(&*fault, "provost_fault_aborts_injected_total{on=request}"),
         2.0
     );
+}
+
+#[test]
+fn an_abort_without_a_message_names_the_policy_and_its_configuration() {
+    let service = service();
+    let environment = Environment {
+        place: "/etc/chaos.toml".into(),
+        ..environment()
+    };
+    let fault = kind("fault").unwrap();
+    let fault = fault.configure(&config("[abort]\npercentage = 100"), &environment, None);
+    let mut rig = rig(&service, Side::Client, &*fault.unwrap());
+    assert_eq!(offer(&mut rig, calls(&service, 0..1)), []);
+    let told = metadata_of(&rig.to_app()[0], ":message");
+    let expected = "aborted on purpose by policy \"test\" (/etc/chaos.toml)";
+    assert_eq!(told.as_deref(), Some(expected));
 }
 
 #[test]

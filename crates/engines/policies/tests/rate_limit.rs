@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use prost_reflect::Value;
 use provost_engine::rig::churn::{Churn, Make, run};
-use provost_engine::rig::{Rig, Service, end_of, metadata_of, metric, policy, with_metadata, with_protobuf};
-use provost_engine::{Code, Nanos, Parts, Policy, SharedState, Side, Step};
+use provost_engine::rig::{
+    Rig, Service, config, end_of, environment, metadata_of, metric, policy, with_metadata, with_protobuf,
+};
+use provost_engine::{Code, Environment, Nanos, Parts, Policy, SharedState, Side, Step};
 use provost_policies::kind;
 
 const MILLISECOND: Nanos = 1_000_000;
@@ -64,6 +66,24 @@ fn a_burst_passes_and_the_rest_is_told_when_to_come_again() {
     assert_eq!(metric(&*limit, "provost_rate_limit_ok_total"), 4.0);
     let rejected = "provost_rate_limit_rate_limited_total{action=reject}";
     assert_eq!(metric(&*limit, rejected), 3.0);
+}
+
+#[test]
+fn a_rejection_names_what_shares_the_bucket_and_where_the_policy_stands() {
+    let service = service();
+    let environment = Environment {
+        place: "/etc/limits.toml".into(),
+        ..environment()
+    };
+    let text = "requests_per_second = 1\nburst = 1\nper = [\"app\", \"metadata:x-tenant\"]";
+    let limit = kind("rate-limit").unwrap();
+    let limit = limit.configure(&config(text), &environment, None).unwrap();
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*limit);
+    rig.now = BOOT;
+    assert_eq!(offer(&mut rig, calls(&service, 0..2)), [0]);
+    let told = metadata_of(&rig.to_app()[0], ":message");
+    let expected = "rate limit test: try again in 1000 ms (per app, metadata:x-tenant) (/etc/limits.toml)";
+    assert_eq!(told.as_deref(), Some(expected));
 }
 
 #[test]

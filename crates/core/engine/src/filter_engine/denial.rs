@@ -21,11 +21,9 @@ pub(super) enum DeniedBy {
 }
 
 /// The denial of a call that would need more room than [`HELD_STEPS_MAX`] leaves.
-pub(super) fn too_many_wait() -> Denial {
-    Denial::new(
-        Code::ResourceExhausted,
-        "too many calls wait at a policy: try again later",
-    )
+pub(super) fn too_many_wait(kind: &str) -> Denial {
+    let reason = format!("too many calls wait at a policy of the kind {kind}: try again later");
+    Denial::new(Code::ResourceExhausted, reason)
 }
 
 impl<F: Filter> FilterEngine<F> {

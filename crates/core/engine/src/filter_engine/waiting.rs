@@ -31,7 +31,7 @@ impl<F: Filter> FilterEngine<F> {
             self.deny(
                 queue_direction,
                 step,
-                &too_many_wait(),
+                &too_many_wait(self.parts.kind),
                 DeniedBy::FilterEngine,
                 ports,
                 context,
@@ -53,7 +53,7 @@ impl<F: Filter> FilterEngine<F> {
             self.deny(
                 queue_direction,
                 step,
-                &too_many_wait(),
+                &too_many_wait(self.parts.kind),
                 DeniedBy::FilterEngine,
                 ports,
                 context,

@@ -108,13 +108,10 @@ impl FilterPolicy for AccessPolicy {
 
 fn reasons_of(environment: &Environment, rule: Option<&str>, config: &AccessConfig) -> DenialReasons {
     let policy = &environment.policy;
-    let mut told = match rule {
+    let told = match rule {
         Some(rule) => format!("denied by policy {policy:?}, rule {rule:?}"),
         None => format!("denied by policy {policy:?}: no rule allows it"),
     };
-    if !environment.place.is_empty() {
-        told += &format!(" ({})", environment.place);
-    }
     DenialReasons {
         audit: match rule {
             Some(rule) => format!("rule {rule:?}").into(),
@@ -123,7 +120,7 @@ fn reasons_of(environment: &Environment, rule: Option<&str>, config: &AccessConf
         status: if config.hide_rule {
             "denied by policy".into()
         } else {
-            told.into()
+            environment.with_place(told).into()
         },
         is_hidden: config.hide_rule,
     }

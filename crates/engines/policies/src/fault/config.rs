@@ -45,7 +45,8 @@ max_delay_ms = 0.0
 percentage = 0.0
 # By name or number; not "OK".
 grpc_status = "UNAVAILABLE"
-message = "fault filter abort"
+# What the client is told; "" names the policy and its configuration.
+message = ""
 
 # Holds the end of so many calls' responses back.
 [response_delay]
@@ -57,7 +58,7 @@ max_delay_ms = 0.0
 [response_abort]
 percentage = 0.0
 grpc_status = "UNAVAILABLE"
-message = "fault filter abort"
+message = ""
 "#;
 
 /// What an operator writes.
@@ -109,7 +110,7 @@ impl Default for AbortConfig {
         AbortConfig {
             percentage: 0.0,
             grpc_status: StatusName(Code::Unavailable),
-            message: "fault filter abort".to_owned(),
+            message: String::new(),
         }
     }
 }
@@ -158,7 +159,8 @@ pub(crate) struct Abort {
 }
 
 impl FaultConfig {
-    pub(crate) fn check(self) -> Result<FaultRules, ConfigError> {
+    /// Checks it. `told` is what clients are told of an abort whose message is empty.
+    pub(crate) fn check(self, told: &str) -> Result<FaultRules, ConfigError> {
         check_range("max_active_faults", self.max_active_faults, 1..=ACTIVE_FAULTS_MAX)?;
         Ok(FaultRules {
             seed: self.seed,
@@ -166,11 +168,11 @@ impl FaultConfig {
             matches: checked_matches(self.matches)?,
             request: EndFaults {
                 delay: self.delay.check("delay")?,
-                abort: self.abort.check("abort")?,
+                abort: self.abort.check("abort", told)?,
             },
             response: EndFaults {
                 delay: self.response_delay.check("response_delay")?,
-                abort: self.response_abort.check("response_abort")?,
+                abort: self.response_abort.check("response_abort", told)?,
             },
         })
     }
@@ -212,7 +214,7 @@ impl DelayConfig {
 }
 
 impl AbortConfig {
-    fn check(self, table: &str) -> Result<Option<Abort>, ConfigError> {
+    fn check(self, table: &str, told: &str) -> Result<Option<Abort>, ConfigError> {
         let chance = chance(table, self.percentage)?;
         if self.grpc_status.0 == Code::Ok {
             return Err(ConfigError::new(
@@ -232,7 +234,10 @@ impl AbortConfig {
         Ok(chance.map(|chance| Abort {
             chance,
             code: self.grpc_status.0,
-            message: self.message,
+            message: match self.message.as_str() {
+                "" => told.to_owned(),
+                _ => self.message,
+            },
         }))
     }
 }
@@ -298,7 +303,7 @@ mod tests {
 
     fn checked(text: &str) -> Result<FaultRules, String> {
         let parsed: FaultConfig = parse_config(&config(text)).map_err(|error| error.to_string())?;
-        parsed.check().map_err(|error| error.to_string())
+        parsed.check("injected").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -310,7 +315,7 @@ mod tests {
         for table in ["delay", "abort", "response_delay", "response_abort"] {
             assert_eq!(example[table].as_table().unwrap().len(), 3, "{table}");
         }
-        let rules = parsed.check().unwrap();
+        let rules = parsed.check("injected").unwrap();
         assert!(rules.request.is_empty() && rules.response.is_empty());
     }
 

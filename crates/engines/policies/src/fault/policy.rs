@@ -114,10 +114,11 @@ impl FilterPolicy for Fault {
 
     fn configure(
         config: FaultConfig,
-        _environment: &Environment,
+        environment: &Environment,
         shared: Option<&SharedState>,
     ) -> Result<Fault, ConfigError> {
-        let rules = config.check()?;
+        let told = environment.with_place(format!("aborted on purpose by policy {:?}", environment.policy));
+        let rules = config.check(&told)?;
         // Another seed is another sequence.
         let number = match shared.and_then(|shared| shared.numbers(STATE_VERSION)) {
             Some([seed, number]) if seed == rules.seed => number,

@@ -90,10 +90,8 @@ impl Limited {
     #[cold]
     fn reject(&self, wait: Ticks) -> Verdict {
         let milliseconds = nanos(wait).div_ceil(NANOS_PER_MILLISECOND).max(1);
-        let denial = Denial::new(
-            Code::ResourceExhausted,
-            format!("rate limit {}: try again in {milliseconds} ms", self.shared.name),
-        );
+        let reason = self.shared.rejection.with_wait(milliseconds);
+        let denial = Denial::new(Code::ResourceExhausted, reason);
         Verdict::Deny(Denial {
             retry_pushback_ms: Some(i64::try_from(milliseconds).unwrap_or(i64::MAX)),
             ..denial

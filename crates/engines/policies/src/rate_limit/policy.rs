@@ -82,8 +82,8 @@ pub(crate) struct RateLimit {
 
 /// Buckets and counts of a limit that is not unlimited.
 pub(crate) struct LimitShared {
-    /// The name under which it was attached.
-    pub(crate) name: Arc<str>,
+    /// What a client is told of its call: which limit it is over, and where that stands.
+    pub(crate) rejection: RejectionText,
     pub(crate) limit: BucketShape,
     pub(crate) wait_max: Option<Ticks>,
     buckets: Buckets,
@@ -102,14 +102,41 @@ enum Buckets {
     Keyed(BucketTable),
 }
 
+/// What a client is told of a call over the limit, but for the time after which it may try again.
+pub(crate) struct RejectionText {
+    policy: Arc<str>,
+    /// What calls have in common that share a bucket, and the configuration in which the policy stands, as far as there are such.
+    details: String,
+}
+
+impl RejectionText {
+    fn new(rules: &LimitRules, environment: &Environment) -> RejectionText {
+        let per: Vec<String> = rules.per.iter().map(ToString::to_string).collect();
+        let per = if per.is_empty() {
+            String::new()
+        } else {
+            format!(" (per {})", per.join(", "))
+        };
+        RejectionText {
+            policy: Arc::clone(&environment.policy),
+            details: environment.with_place(per),
+        }
+    }
+
+    pub(crate) fn with_wait(&self, milliseconds: u64) -> String {
+        let RejectionText { policy, details } = self;
+        format!("rate limit {policy}: try again in {milliseconds} ms{details}")
+    }
+}
+
 #[derive(Default)]
 #[repr(align(64))]
 struct SavedClock(AtomicU64);
 
 impl LimitShared {
-    fn new(rules: &LimitRules, limit: BucketShape, name: Arc<str>) -> LimitShared {
+    fn new(rules: &LimitRules, limit: BucketShape, rejection: RejectionText) -> LimitShared {
         LimitShared {
-            name,
+            rejection,
             limit,
             wait_max: rules.wait_max,
             buckets: if rules.per.is_empty() {
@@ -218,7 +245,7 @@ impl FilterPolicy for RateLimit {
         let saved = shared.and_then(SavedBuckets::read);
         let seed = saved.as_ref().map_or_else(KeySeed::random, |saved| saved.seed);
         let shared = rules.limit.map(|limit| {
-            let shared = LimitShared::new(&rules, limit, Arc::clone(&environment.policy));
+            let shared = LimitShared::new(&rules, limit, RejectionText::new(&rules, environment));
             if let Some(saved) = saved
                 && saved.per == fingerprint(&rules.per, seed)
             {
