@@ -16,15 +16,15 @@ use provost_wire::descriptor::{
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::client::{Client, ClientTotals};
+use crate::client::{ClientTotals, SimulatedClient};
 use crate::memory::SimSendHeap;
 use crate::note::{self, NOTE_BYTES, Service};
-use crate::outcome::{Course, Fate, Outgoing, Received};
+use crate::outcome::{CallFate, ConnectionCourse, OutgoingStep, ReceivedStep};
 use crate::plan::Plan;
 use crate::policy::CallLedger;
 use crate::sabotage::{Sabotage, TamperedRing};
 use crate::server::Server;
-use crate::trace::Trace;
+use crate::trace::TraceDigest;
 
 /// Completions that an app reads, and steps that it submits, in one turn.
 const BATCH_STEPS: usize = 32;
@@ -41,9 +41,9 @@ pub(crate) enum AppMail {
 
 /// An app's control socket. It outlives the processes of the service.
 #[derive(Clone, Default)]
-pub(crate) struct Mailbox(Arc<Mutex<VecDeque<AppMail>>>);
+pub(crate) struct ControlMailbox(Arc<Mutex<VecDeque<AppMail>>>);
 
-impl Mailbox {
+impl ControlMailbox {
     fn lock(&self) -> MutexGuard<'_, VecDeque<AppMail>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,19 +59,19 @@ impl Mailbox {
 
 /// Makes segments for one app, and tells it of them: at once, or, for a successor of its service, once that goes on.
 pub(crate) struct SimSegments {
-    mailbox: Mailbox,
+    mailbox: ControlMailbox,
     held: Option<Vec<AppMail>>,
 }
 
 impl SimSegments {
-    pub(crate) fn new(mailbox: &Mailbox) -> SimSegments {
+    pub(crate) fn new(mailbox: &ControlMailbox) -> SimSegments {
         SimSegments {
             mailbox: mailbox.clone(),
             held: None,
         }
     }
 
-    pub(crate) fn of_successor(mailbox: &Mailbox) -> SimSegments {
+    pub(crate) fn of_successor(mailbox: &ControlMailbox) -> SimSegments {
         SimSegments {
             mailbox: mailbox.clone(),
             held: Some(Vec::new()),
@@ -110,7 +110,7 @@ pub(crate) struct AppParts {
     pub(crate) service: Ringer,
     pub(crate) doorbell: Doorbell,
     pub(crate) send: SimSendHeap,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: ControlMailbox,
     pub(crate) completions: TamperedRing,
 }
 
@@ -140,17 +140,17 @@ pub(crate) struct AppConnection {
 
 /// What an app does on a connection.
 pub(crate) enum AppMind {
-    Client(Box<Client>),
+    Client(Box<SimulatedClient>),
     Server(Box<Server>),
 }
 
 /// What all apps share in their turns.
-pub(crate) struct Turn<'a> {
+pub(crate) struct AppTurn<'a> {
     pub(crate) now: Nanos,
     pub(crate) service: &'a Service,
-    pub(crate) fates: &'a [Fate],
+    pub(crate) fates: &'a [CallFate],
     pub(crate) ledger: &'a CallLedger,
-    pub(crate) trace: &'a mut Trace,
+    pub(crate) trace: &'a mut TraceDigest,
     pub(crate) begun: &'a mut u64,
     pub(crate) calls_max: u64,
     pub(crate) sabotage: Option<Sabotage>,
@@ -226,7 +226,7 @@ impl SimApp {
     }
 
     /// Lets it read, think and submit once.
-    pub(crate) fn take_turn(&mut self, turn: &mut Turn<'_>) -> Result<TurnReport, String> {
+    pub(crate) fn take_turn(&mut self, turn: &mut AppTurn<'_>) -> Result<TurnReport, String> {
         let mut report = TurnReport::default();
         self.is_asleep = false;
         self.overslept_since = None;
@@ -245,7 +245,7 @@ impl SimApp {
         Ok(report)
     }
 
-    fn fall_asleep(&mut self, turn: &Turn<'_>) -> Result<(), String> {
+    fn fall_asleep(&mut self, turn: &AppTurn<'_>) -> Result<(), String> {
         let rings = &mut self.parts.rings;
         rings.sleeper.arm();
         let is_empty = rings.completions.is_empty().map_err(|fault| fault.to_string())?;
@@ -263,7 +263,7 @@ impl SimApp {
         Ok(())
     }
 
-    fn read_mail(&mut self, turn: &mut Turn<'_>, report: &mut TurnReport) -> Result<bool, String> {
+    fn read_mail(&mut self, turn: &mut AppTurn<'_>, report: &mut TurnReport) -> Result<bool, String> {
         let mail: Vec<AppMail> = self.parts.mailbox.lock().drain(..).collect();
         let busy = !mail.is_empty();
         for mail in mail {
@@ -278,7 +278,7 @@ impl SimApp {
                 }
                 AppMail::Opened(number, pair) => {
                     let kinds = turn.service.kinds.clone();
-                    let mind = Client::new(self.random.number(), kinds, turn.now);
+                    let mind = SimulatedClient::new(self.random.number(), kinds, turn.now);
                     self.insert(number, pair, AppMind::Client(Box::new(mind)));
                 }
             }
@@ -296,7 +296,7 @@ impl SimApp {
         self.connections.insert(number, connection);
     }
 
-    fn read_completions(&mut self, turn: &mut Turn<'_>, report: &mut TurnReport) -> Result<bool, String> {
+    fn read_completions(&mut self, turn: &mut AppTurn<'_>, report: &mut TurnReport) -> Result<bool, String> {
         let mut busy = false;
         for _ in 0..BATCH_STEPS {
             let popped = self.parts.rings.completions.pop();
@@ -315,7 +315,7 @@ impl SimApp {
     fn take_completion(
         &mut self,
         slot: &Slot,
-        turn: &mut Turn<'_>,
+        turn: &mut AppTurn<'_>,
         report: &mut TurnReport,
     ) -> Result<(), String> {
         let completion: Completion = of_slot(slot);
@@ -351,7 +351,7 @@ impl SimApp {
     }
 
     /// A connection has ended: its calls must have, too.
-    fn end(&mut self, number: u32, turn: &mut Turn<'_>, report: &mut TurnReport) -> Result<(), String> {
+    fn end(&mut self, number: u32, turn: &mut AppTurn<'_>, report: &mut TurnReport) -> Result<(), String> {
         let Some(mut connection) = self.connections.remove(&number) else {
             return Err(format!("connection {number} ended, and was not there"));
         };
@@ -370,7 +370,7 @@ impl SimApp {
         }
     }
 
-    fn take_step(&mut self, completion: &Completion, turn: &mut Turn<'_>) -> Result<(), String> {
+    fn take_step(&mut self, completion: &Completion, turn: &mut AppTurn<'_>) -> Result<(), String> {
         let got = self.read(completion)?;
         if completion.block != 0 && !self.parts.completions.keeps_block() {
             self.reclaims.push(u64::from(completion.block));
@@ -393,7 +393,7 @@ impl SimApp {
         match &mut connection.mind {
             AppMind::Client(client) => {
                 if got.parts.contains(Parts::STATUS)
-                    && fate.course != Course::Damaged
+                    && fate.course != ConnectionCourse::Damaged
                     && let Some(nonce) = client.nonce(got.call)
                 {
                     turn.ledger.check_ended_well(nonce)?;
@@ -402,7 +402,7 @@ impl SimApp {
             }
             AppMind::Server(server) => {
                 if got.parts.contains(Parts::BEGIN)
-                    && fate.course != Course::Damaged
+                    && fate.course != ConnectionCourse::Damaged
                     && let Some(plan) = Plan::from_metadata(&got.metadata)
                 {
                     turn.ledger.note_execution(plan.nonce);
@@ -412,7 +412,7 @@ impl SimApp {
         }
     }
 
-    fn read(&self, completion: &Completion) -> Result<Received, String> {
+    fn read(&self, completion: &Completion) -> Result<ReceivedStep, String> {
         let metadata = match completion.metadata_bytes {
             0 => Vec::new(),
             bytes => self.bytes(completion.metadata, bytes as usize)?,
@@ -423,7 +423,7 @@ impl SimApp {
             None
         };
         let is_window = completion.parts.contains(Parts::WINDOW);
-        Ok(Received {
+        Ok(ReceivedStep {
             call: completion.call,
             parts: completion.parts,
             method: completion.method,
@@ -472,7 +472,7 @@ impl SimApp {
         }
     }
 
-    fn submit(&mut self, turn: &mut Turn<'_>) -> Result<bool, String> {
+    fn submit(&mut self, turn: &mut AppTurn<'_>) -> Result<bool, String> {
         let mut busy = self.reclaim()?;
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         for number in numbers {
@@ -502,7 +502,7 @@ impl SimApp {
         Ok(busy)
     }
 
-    fn act(&mut self, number: u32, turn: &mut Turn<'_>) -> Result<bool, String> {
+    fn act(&mut self, number: u32, turn: &mut AppTurn<'_>) -> Result<bool, String> {
         let mut busy = false;
         if let Some(connection) = self.connections.get_mut(&number) {
             let fate = turn.fates[connection.pair];
@@ -562,7 +562,7 @@ impl SimApp {
     }
 
     /// Writes metadata and message into the send heap, as an app library does.
-    fn write(&mut self, connection: u32, out: Outgoing) -> Result<Submission, String> {
+    fn write(&mut self, connection: u32, out: OutgoingStep) -> Result<Submission, String> {
         let step = &out.step;
         let gives_status = step.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let mut submission = Submission {
@@ -678,7 +678,7 @@ impl AppConnection {
 }
 
 impl AppMind {
-    fn next_step(&mut self, now: Nanos) -> Option<Outgoing> {
+    fn next_step(&mut self, now: Nanos) -> Option<OutgoingStep> {
         match self {
             AppMind::Client(client) => client.next_step(now),
             AppMind::Server(server) => server.next_step(now),

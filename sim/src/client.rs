@@ -10,7 +10,7 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 use crate::nodes::DEADLINE_SLACK_NS;
-use crate::outcome::{Course, Fate, Memory, Outgoing, Received};
+use crate::outcome::{CallFate, ConnectionCourse, Memory, OutgoingStep, ReceivedStep};
 use crate::plan::{Answer, Plan, SMALL_SIZE, Way};
 
 /// How long a small call on a connection that nothing befell waits at most for all others, in simulated nanoseconds, beside
@@ -23,10 +23,10 @@ const OPEN_CALLS_MAX: usize = 24;
 const WINDOW_BATCH_BYTES: u32 = 100_000;
 
 /// One connection of a client.
-pub(crate) struct Client {
+pub(crate) struct SimulatedClient {
     random: Random,
     kinds: Vec<MethodKind>,
-    calls: BTreeMap<u64, Call>,
+    calls: BTreeMap<u64, ClientCall>,
     last_call: u64,
     next_begin_at: Nanos,
     /// Calls that it gave up; steps that were under way then may still come.
@@ -53,11 +53,11 @@ impl ClientTotals {
     }
 }
 
-struct Call {
+struct ClientCall {
     plan: Plan,
     method: u16,
     kind: MethodKind,
-    shape: Shape,
+    shape: StepShape,
     begun_at: Option<Nanos>,
     sent: u16,
     end_sent: bool,
@@ -70,14 +70,14 @@ struct Call {
 
 /// Whether neighbouring parts share a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum StepShape {
     Joined,
     Apart,
 }
 
-impl Client {
-    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, now: Nanos) -> Client {
-        Client {
+impl SimulatedClient {
+    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, now: Nanos) -> SimulatedClient {
+        SimulatedClient {
             random: Random::new(seed),
             kinds,
             calls: BTreeMap::new(),
@@ -111,7 +111,7 @@ impl Client {
     }
 
     /// Begins a call if it is time; `nonce` is its number in the whole simulation.
-    pub(crate) fn begin(&mut self, nonce: u64, fate: Fate, now: Nanos) -> bool {
+    pub(crate) fn begin(&mut self, nonce: u64, fate: CallFate, now: Nanos) -> bool {
         if now < self.next_begin_at || self.calls.len() >= OPEN_CALLS_MAX {
             return false;
         }
@@ -127,20 +127,20 @@ impl Client {
         if self.random.one_in(20) {
             plan.answer = Answer::Denied;
         }
-        let must_end = plan.answer == Answer::Never || fate.course == Course::Damaged;
+        let must_end = plan.answer == Answer::Never || fate.course == ConnectionCourse::Damaged;
         let deadline = match self.random.below(3) {
             0 if !must_end => 0,
             1 => now + self.random.between(10_000, 5_000_000),
             _ => now + self.random.between(5_000_000, 400_000_000),
         };
-        let call = Call {
+        let call = ClientCall {
             plan,
             method,
             kind,
             shape: if self.random.one_in(2) {
-                Shape::Joined
+                StepShape::Joined
             } else {
-                Shape::Apart
+                StepShape::Apart
             },
             begun_at: None,
             sent: 0,
@@ -158,8 +158,8 @@ impl Client {
     }
 
     /// What it wants to send next, if anything.
-    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<Outgoing> {
-        let due = |call: &Call| call.cancel_at.is_some_and(|at| at <= now);
+    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<OutgoingStep> {
+        let due = |call: &ClientCall| call.cancel_at.is_some_and(|at| at <= now);
         if let Some(id) = self.calls.iter().find(|(_, call)| due(call)).map(|(id, _)| *id) {
             let call = self.calls.remove(&id)?;
             self.totals.ends[17] += 1;
@@ -171,7 +171,7 @@ impl Client {
                 status: Code::Cancelled,
                 ..Step::new(id, Parts::CANCEL)
             };
-            return Some(Outgoing {
+            return Some(OutgoingStep {
                 step,
                 metadata: Vec::new(),
                 message: None,
@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Takes a step that came, and says what is wrong with it.
-    pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+    pub(crate) fn receive(&mut self, got: &ReceivedStep, fate: CallFate, now: Nanos) -> Result<(), String> {
         let Some(call) = self.calls.get_mut(&got.call) else {
             return if self.cancelled.contains(&got.call) {
                 Ok(())
@@ -199,7 +199,7 @@ impl Client {
             self.totals.ends[got.status.number() as usize] += 1;
             self.totals.slowest_ns = self.totals.slowest_ns.max(waited_ns);
         }
-        if fate.course == Course::Damaged {
+        if fate.course == ConnectionCourse::Damaged {
             return Ok(());
         }
         checked.map_err(|what| format!("call {}: {what}", got.call))?;
@@ -234,7 +234,7 @@ impl Client {
 
     /// What is open now, for people.
     pub(crate) fn describe(&self) -> String {
-        let describe = |(id, call): (&u64, &Call)| {
+        let describe = |(id, call): (&u64, &ClientCall)| {
             format!(
                 "call {id} sent {} got {} of {:?}, credit {}",
                 call.sent, call.got, call.plan, call.credit
@@ -244,14 +244,14 @@ impl Client {
     }
 }
 
-impl Call {
-    fn next_step(&mut self, id: u64, now: Nanos) -> Option<Outgoing> {
+impl ClientCall {
+    fn next_step(&mut self, id: u64, now: Nanos) -> Option<OutgoingStep> {
         if self.pending_window >= WINDOW_BATCH_BYTES {
             let step = Step {
                 window_bytes: std::mem::take(&mut self.pending_window),
                 ..Step::new(id, Parts::WINDOW)
             };
-            return Some(Outgoing {
+            return Some(OutgoingStep {
                 step,
                 metadata: Vec::new(),
                 message: None,
@@ -263,7 +263,7 @@ impl Call {
             parts = parts | Parts::BEGIN;
             metadata = self.plan.metadata();
         }
-        let alone = self.shape == Shape::Apart && self.begun_at.is_none();
+        let alone = self.shape == StepShape::Apart && self.begun_at.is_none();
         let mut message = None;
         if !alone && self.sent < self.plan.requests && (!self.kind.client_streaming || self.credit > 0) {
             parts = parts | Parts::MESSAGE;
@@ -272,7 +272,7 @@ impl Call {
         }
         let sent = self.sent + u16::from(message.is_some());
         let last = sent == self.plan.requests && !self.end_sent;
-        if last && !alone && (self.shape == Shape::Joined || message.is_none()) {
+        if last && !alone && (self.shape == StepShape::Joined || message.is_none()) {
             parts = parts | Parts::END;
         }
         if parts == Parts::NONE {
@@ -295,7 +295,7 @@ impl Call {
         if !parts.contains(Parts::BEGIN) {
             (step.method, step.deadline) = (0, 0);
         }
-        Some(Outgoing {
+        Some(OutgoingStep {
             step,
             metadata,
             message,
@@ -303,10 +303,10 @@ impl Call {
     }
 
     /// How long it waited for others; 0 unless it is small and nothing befell its connection.
-    fn waited_ns(&self, fate: Fate, now: Nanos) -> Nanos {
+    fn waited_ns(&self, fate: CallFate, now: Nanos) -> Nanos {
         let is_small =
             !self.kind.client_streaming && !self.kind.server_streaming && self.plan.size == SMALL_SIZE;
-        let is_undisturbed = (fate.memory, fate.course) == (Memory::Ample, Course::Fair);
+        let is_undisturbed = (fate.memory, fate.course) == (Memory::Ample, ConnectionCourse::Fair);
         match self.begun_at {
             Some(begun_at) if is_small && is_undisturbed && self.plan.answer == Answer::Full => {
                 now.saturating_sub(begun_at + u64::from(self.plan.think_us) * 1_000)
@@ -315,7 +315,7 @@ impl Call {
         }
     }
 
-    fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+    fn receive(&mut self, got: &ReceivedStep, fate: CallFate, now: Nanos) -> Result<(), String> {
         if got.parts.contains(Parts::WINDOW) {
             self.credit += i64::from(got.window_bytes);
             return if self.credit > i64::from(STREAM_WINDOW_BYTES) {
@@ -355,13 +355,13 @@ impl Call {
         }
     }
 
-    fn check_cancel(&self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+    fn check_cancel(&self, got: &ReceivedStep, fate: CallFate, now: Nanos) -> Result<(), String> {
         let allowed = match got.status {
             Code::DeadlineExceeded => self.deadline != 0 && now >= self.deadline,
             Code::Aborted => self.plan.answer == Answer::Reset,
             Code::PermissionDenied => self.plan.answer == Answer::Denied,
             Code::ResourceExhausted => fate.memory == Memory::Tight,
-            Code::Unavailable => fate.course == Course::Troubled,
+            Code::Unavailable => fate.course == ConnectionCourse::Troubled,
             _ => false,
         };
         if allowed {

@@ -19,7 +19,7 @@ use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 use crate::carrier::{SimSocket, SocketTransport};
 use crate::note::Service;
 use crate::platform::SimNetwork;
-use crate::policy::{self, CallLedger, Judging};
+use crate::policy::{self, CallLedger, LedgerJudging};
 
 /// The kind of the policy that does nothing.
 const NULL_KIND: &str = "null";
@@ -104,7 +104,7 @@ impl EndSpec {
             Box::new(Frontend::new(self.frontend(link.clone()))),
         )];
         if self.role == AppRole::Client {
-            let ledger = policy::ledger(&self.ledger, Judging::Done, 1, &self.context(), None);
+            let ledger = policy::ledger(&self.ledger, LedgerJudging::Done, 1, &self.context(), None);
             engines.extend(ledger.ok().map(|ledger| (LEDGER, ledger)));
         }
         let marshalling = Marshalling::new(self.marshalling());
@@ -139,7 +139,7 @@ impl EndSpec {
     pub(crate) fn successor(
         &self,
         kind: &str,
-        judging: Judging,
+        judging: LedgerJudging,
         transport: Option<TransportSource>,
     ) -> Result<EngineStart, String> {
         let context = self.context();
@@ -238,21 +238,21 @@ pub(crate) fn encoding(setup: &Setup) -> Encoding {
 }
 
 /// What a predecessor that was there has left.
-struct Inheritance<'a> {
+struct PredecessorState<'a> {
     state: &'a SavedState,
     link: Arc<ConnectionSignals>,
     restorer: &'a mut dyn Restorer,
 }
 
 fn started<E: Engine + 'static>(
-    restore: impl FnOnce(Inheritance<'_>) -> Result<E, RestoreError> + Send + 'static,
+    restore: impl FnOnce(PredecessorState<'_>) -> Result<E, RestoreError> + Send + 'static,
 ) -> EngineStart {
     Box::new(move |predecessor: Predecessor<'_>| {
         let state = predecessor.saved.ok_or_else(|| RestoreError::Damaged {
             kind: "engine",
             reason: "there was no predecessor".to_owned(),
         })?;
-        let engine = restore(Inheritance {
+        let engine = restore(PredecessorState {
             state,
             link: predecessor.link,
             restorer: predecessor.restorer,

@@ -18,7 +18,7 @@ const TWICE_ONE_IN: u64 = 16;
 /// Simulates whole nodes under faults, changes and hot restarts, from seeds.
 #[derive(Parser)]
 #[command(name = "provost-sim", version)]
-struct Arguments {
+struct SimulatorArguments {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -39,7 +39,7 @@ struct Arguments {
     sabotage: Option<Sabotage>,
 }
 
-impl Arguments {
+impl SimulatorArguments {
     fn options(&self, seed: u64) -> NodesOptions {
         NodesOptions {
             seed,
@@ -50,9 +50,9 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = SimulatorArguments::parse();
     let began = Instant::now();
-    let mut search = Search {
+    let mut search = SeedSearch {
         until: arguments
             .seconds
             .map(|seconds| began + Duration::from_secs(seconds)),
@@ -93,21 +93,21 @@ fn replay(options: &NodesOptions) -> String {
 }
 
 /// Seeds that several threads run.
-struct Search {
-    arguments: Arguments,
+struct SeedSearch {
+    arguments: SimulatorArguments,
     until: Option<Instant>,
     next_seed: AtomicU64,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<SearchOutcome>,
 }
 
 /// What came of the seeds so far.
 #[derive(Default)]
-struct Outcome {
-    sum: Sum,
+struct SearchOutcome {
+    sum: RunsSum,
     failure: Option<(NodesOptions, Violation)>,
 }
 
-impl Search {
+impl SeedSearch {
     /// Takes one seed after the other, until there are no more or one has failed.
     fn run_seeds(&self) {
         while let Some(seed) = self.take_seed() {
@@ -146,19 +146,19 @@ impl Search {
 
 /// What all runs came to.
 #[derive(Default)]
-struct Sum {
+struct RunsSum {
     runs: u64,
     report: NodesReport,
 }
 
-impl Sum {
+impl RunsSum {
     fn add(&mut self, more: &NodesReport) {
         self.runs += 1;
         self.report.add(more);
     }
 }
 
-impl std::fmt::Display for Sum {
+impl std::fmt::Display for RunsSum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sum = &self.report;
         let named = Code::ALL.iter().zip(sum.ends).filter(|(_, count)| *count > 0);

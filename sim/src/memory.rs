@@ -18,7 +18,7 @@ pub(crate) struct SimSendHeap {
 }
 
 /// A block that an app is about to send.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedBlock {
     /// Where it is in the app's window, in units of 8 bytes.
     pub(crate) at: u32,
     unit: u32,
@@ -47,22 +47,22 @@ impl SimSendHeap {
         self.lent.len()
     }
 
-    pub(crate) fn prepare(&mut self, bytes: usize) -> Option<Prepared> {
+    pub(crate) fn prepare(&mut self, bytes: usize) -> Option<PreparedBlock> {
         let unit = self.heap.allocate(bytes as u32)?;
-        Some(Prepared {
+        Some(PreparedBlock {
             at: SEND_WINDOW + unit,
             unit,
         })
     }
 
-    pub(crate) fn write(&mut self, block: &Prepared, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, block: &PreparedBlock, bytes: &[u8]) {
         self.memfd
             .write_at(u64::from(block.unit) * 8, bytes)
             .expect("the block is in the memory");
     }
 
     /// Lends a block to the service; it comes back by its token.
-    pub(crate) fn lend(&mut self, block: Prepared) -> u64 {
+    pub(crate) fn lend(&mut self, block: PreparedBlock) -> u64 {
         self.tokens += 1;
         self.lent.insert(self.tokens, block.unit);
         self.tokens

@@ -14,7 +14,7 @@ use provost_runtime::{
 };
 use provost_shm::Wait;
 
-use crate::app::Mailbox;
+use crate::app::ControlMailbox;
 use crate::compose::{EndSpec, TransportHandle};
 use crate::platform::{SimClock, SimNetwork, SimPlatform};
 
@@ -189,7 +189,7 @@ impl SimRuntime {
 pub(crate) struct NodeApp {
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: ControlMailbox,
     pub(crate) receive_bytes_max: u64,
     /// Calls of all its connections as a server.
     pub(crate) quota: Arc<CallQuota>,

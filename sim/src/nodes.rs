@@ -24,21 +24,21 @@ use provost_shm::{AppRings, Doorbell, ServiceRings};
 use provost_wire::limits::WINDOW_BYTES;
 
 use crate::Violation;
-use crate::app::{AppParts, Mailbox, SimApp, SimSegments, Turn};
+use crate::app::{AppParts, AppTurn, ControlMailbox, SimApp, SimSegments};
 use crate::client::ClientTotals;
 use crate::compose::LEDGER;
 use crate::memory::SimSendHeap;
 use crate::node::{NodeApp, SimNode};
 use crate::note::Service;
-use crate::outcome::{Fate, Memory};
+use crate::outcome::{CallFate, Memory};
 use crate::platform::{SimClock, SimNetwork};
 use crate::policy::CallLedger;
 use crate::restart::{Restart, RestartOutcome};
 use crate::sabotage::{Sabotage, TamperedRing};
-use crate::trace::Trace;
-use changes::Changes;
+use crate::trace::TraceDigest;
+use changes::ChangeSource;
 use connect::ASK_AGAIN_NS;
-use faults::Faults;
+use faults::FaultSource;
 
 /// Calls that a server takes over all its connections.
 pub(crate) const SERVER_CALLS_MAX: u32 = 10_000;
@@ -197,11 +197,11 @@ pub(crate) struct NodesWorld {
     /// By number of the app: numbers are never used again.
     apps: Vec<PlacedApp>,
     pairs: Vec<PairState>,
-    fates: Vec<Fate>,
-    faults: Faults,
-    changes: Changes,
+    fates: Vec<CallFate>,
+    faults: FaultSource,
+    changes: ChangeSource,
     memory: Memory,
-    trace: Trace,
+    trace: TraceDigest,
     begun: u64,
     /// Of processes that are gone.
     totals: ClientTotals,
@@ -256,7 +256,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 /// Who has the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Actor {
+enum TurnActor {
     App(usize),
     Runtime(usize, usize),
     Restart(usize),
@@ -266,24 +266,24 @@ enum Actor {
     Connect,
 }
 
-impl Actor {
+impl TurnActor {
     /// A number that tells it from all others of a world.
     fn code(self) -> u64 {
         let (kind, which, part) = match self {
-            Actor::App(app) => (0, app, 0),
-            Actor::Runtime(node, runtime) => (1, node, runtime),
-            Actor::Restart(node) => (2, node, 0),
-            Actor::Fault => (3, 0, 0),
-            Actor::Change => (4, 0, 0),
-            Actor::Notice(app) => (5, app, 0),
-            Actor::Connect => (6, 0, 0),
+            TurnActor::App(app) => (0, app, 0),
+            TurnActor::Runtime(node, runtime) => (1, node, runtime),
+            TurnActor::Restart(node) => (2, node, 0),
+            TurnActor::Fault => (3, 0, 0),
+            TurnActor::Change => (4, 0, 0),
+            TurnActor::Notice(app) => (5, app, 0),
+            TurnActor::Connect => (6, 0, 0),
         };
         kind << 60 | (which as u64) << 30 | part as u64
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WorldPhase {
     Busy,
     Settling,
     Closing,
@@ -311,10 +311,10 @@ impl NodesWorld {
             apps: Vec::new(),
             pairs: Vec::new(),
             fates: Vec::new(),
-            faults: Faults::new(random.number(), severity, memory, BEGINS_AT),
-            changes: Changes::new(random.number(), BEGINS_AT),
+            faults: FaultSource::new(random.number(), severity, memory, BEGINS_AT),
+            changes: ChangeSource::new(random.number(), BEGINS_AT),
             memory,
-            trace: Trace::new(),
+            trace: TraceDigest::new(),
             begun: 0,
             totals: ClientTotals::default(),
             mapped_meanwhile: Vec::new(),
@@ -325,24 +325,24 @@ impl NodesWorld {
         };
         let (clients, servers) = (world.random.between(1, 3), world.random.between(1, 2));
         for _ in 0..servers {
-            world.attach(AppRole::Server, Honesty::Honest)?;
+            world.attach(AppRole::Server, AppHonesty::Honest)?;
         }
         for _ in 0..clients {
-            world.attach(AppRole::Client, Honesty::Honest)?;
+            world.attach(AppRole::Client, AppHonesty::Honest)?;
         }
         if world.random.one_in(4) {
-            world.attach(AppRole::Client, Honesty::Hostile)?;
+            world.attach(AppRole::Client, AppHonesty::Hostile)?;
         }
         Ok(world)
     }
 
     /// A new process attaches to some node.
-    fn attach(&mut self, role: AppRole, honesty: Honesty) -> Result<(), String> {
+    fn attach(&mut self, role: AppRole, honesty: AppHonesty) -> Result<(), String> {
         let node = self.random.below(self.nodes.len() as u64) as usize;
         self.attach_to(node, role, honesty)
     }
 
-    fn attach_to(&mut self, node: usize, role: AppRole, honesty: Honesty) -> Result<(), String> {
+    fn attach_to(&mut self, node: usize, role: AppRole, honesty: AppHonesty) -> Result<(), String> {
         let now = self.clock.now();
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let slots = [16, 64, 256][self.random.below(3) as usize];
@@ -351,7 +351,7 @@ impl NodesWorld {
         let app_rings = AppRings::map(submission, slots, completion, slots).map_err(|error| text(&error))?;
         let (to_service, service_doorbell) = Doorbell::create().map_err(|error| text(&error))?;
         let (to_app, app_doorbell) = Doorbell::create().map_err(|error| text(&error))?;
-        let mailbox = Mailbox::default();
+        let mailbox = ControlMailbox::default();
         let receive_bytes_max = match self.memory {
             Memory::Tight => 1 << 20,
             Memory::Ample => 256 << 20,
@@ -388,7 +388,7 @@ impl NodesWorld {
             node,
             process: Some(SimApp::new(parts, self.random.number(), now)),
             role,
-            is_hostile: honesty == Honesty::Hostile,
+            is_hostile: honesty == AppHonesty::Hostile,
             retry_at: BTreeMap::new(),
             connected: BTreeMap::new(),
             noticed_at: None,
@@ -404,11 +404,11 @@ impl NodesWorld {
 
     fn live(&mut self) -> Result<(), String> {
         while self.begun < self.options.calls {
-            self.turn(Phase::Busy)?;
+            self.turn(WorldPhase::Busy)?;
         }
         let settled_by = self.clock.now() + SETTLING_NS_MAX;
         while self.has_open_calls() || self.restarts.iter().any(Option::is_some) {
-            self.turn(Phase::Settling)?;
+            self.turn(WorldPhase::Settling)?;
             if self.clock.now() > settled_by {
                 return Err(format!(
                     "calls are open long after the last began: {}",
@@ -435,7 +435,7 @@ impl NodesWorld {
     }
 
     /// Lets whoever is due next have its turn.
-    fn turn(&mut self, phase: Phase) -> Result<(), String> {
+    fn turn(&mut self, phase: WorldPhase) -> Result<(), String> {
         self.report.turns += 1;
         if self.report.turns > TURNS_MAX {
             return Err(format!("the world works for ever: {}", self.describe()));
@@ -454,50 +454,50 @@ impl NodesWorld {
         }
         self.trace.note_turn(actor.code(), self.clock.now());
         match actor {
-            Actor::App(app) => self.app_turn(app),
-            Actor::Runtime(node, runtime) => self.runtime_turn(node, runtime),
-            Actor::Restart(node) => self.restart_turn(node),
-            Actor::Fault => self.strike(),
-            Actor::Change => self.change(),
-            Actor::Notice(app) => self.notice_death(app),
-            Actor::Connect => self.connect(),
+            TurnActor::App(app) => self.app_turn(app),
+            TurnActor::Runtime(node, runtime) => self.runtime_turn(node, runtime),
+            TurnActor::Restart(node) => self.restart_turn(node),
+            TurnActor::Fault => self.strike(),
+            TurnActor::Change => self.change(),
+            TurnActor::Notice(app) => self.notice_death(app),
+            TurnActor::Connect => self.connect(),
         }
         .map_err(|what| format!("{actor:?}: {what}"))
     }
 
-    fn next_actor(&self, phase: Phase) -> Option<(Nanos, Actor)> {
+    fn next_actor(&self, phase: WorldPhase) -> Option<(Nanos, TurnActor)> {
         let now = self.clock.now();
-        let mut next: Option<(Nanos, Actor)> = None;
-        let mut offer = |due: Nanos, actor: Actor| {
+        let mut next: Option<(Nanos, TurnActor)> = None;
+        let mut offer = |due: Nanos, actor: TurnActor| {
             if due != Nanos::MAX && next.is_none_or(|(best, _)| due < best) {
                 next = Some((due, actor));
             }
         };
         for (at, app) in self.apps.iter().enumerate() {
             if let Some(process) = &app.process {
-                offer(process.due, Actor::App(at));
+                offer(process.due, TurnActor::App(at));
             }
-            offer(app.noticed_at.unwrap_or(Nanos::MAX), Actor::Notice(at));
-            if phase == Phase::Busy && app.process.is_some() && app.role == AppRole::Client {
+            offer(app.noticed_at.unwrap_or(Nanos::MAX), TurnActor::Notice(at));
+            if phase == WorldPhase::Busy && app.process.is_some() && app.role == AppRole::Client {
                 for server in self
                     .servers()
                     .filter(|server| !app.connected.contains_key(server))
                 {
                     let retry_at = app.retry_at.get(&server).copied().unwrap_or(now);
-                    offer(retry_at.max(now), Actor::Connect);
+                    offer(retry_at.max(now), TurnActor::Connect);
                 }
             }
         }
         for (at, node) in self.nodes.iter().enumerate() {
             for (number, runtime) in node.runtimes.iter().enumerate() {
-                offer(runtime.due(now), Actor::Runtime(at, number));
+                offer(runtime.due(now), TurnActor::Runtime(at, number));
             }
             let restart = self.restarts[at].as_ref().map_or(Nanos::MAX, Restart::due);
-            offer(restart, Actor::Restart(at));
+            offer(restart, TurnActor::Restart(at));
         }
-        if phase == Phase::Busy {
-            offer(self.faults.next_at(), Actor::Fault);
-            offer(self.changes.next_at(), Actor::Change);
+        if phase == WorldPhase::Busy {
+            offer(self.faults.next_at(), TurnActor::Fault);
+            offer(self.changes.next_at(), TurnActor::Change);
         }
         next
     }
@@ -508,7 +508,7 @@ impl NodesWorld {
         let Some(process) = &mut placed.process else {
             return Ok(());
         };
-        let mut turn = Turn {
+        let mut turn = AppTurn {
             now,
             service: &self.service,
             fates: &self.fates,
@@ -692,7 +692,7 @@ impl NodesWorld {
             return Ok(());
         }
         // Another process takes its place.
-        self.attach_to(node, role, Honesty::Honest)?;
+        self.attach_to(node, role, AppHonesty::Honest)?;
         self.apps
             .iter_mut()
             .filter(|app| app.role == AppRole::Client)
@@ -734,7 +734,7 @@ impl NodesWorld {
 
 /// Whether an app does what it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Honesty {
+enum AppHonesty {
     Honest,
     Hostile,
 }

@@ -38,9 +38,9 @@ pub(crate) struct Service {
     pub(crate) source: Arc<provost_engine::rig::Service>,
 }
 
-struct Source(protox::file::File);
+struct SchemaSource(protox::file::File);
 
-impl protox::file::FileResolver for Source {
+impl protox::file::FileResolver for SchemaSource {
     fn open_file(&self, _name: &str) -> Result<protox::file::File, protox::Error> {
         Ok(self.0.clone())
     }
@@ -49,7 +49,7 @@ impl protox::file::FileResolver for Source {
 impl Service {
     pub(crate) fn load() -> Service {
         let file = protox::file::File::from_source("sim.proto", PROTO).expect("the schema above parses");
-        let mut compiler = protox::Compiler::with_file_resolver(Source(file));
+        let mut compiler = protox::Compiler::with_file_resolver(SchemaSource(file));
         compiler
             .open_file("sim.proto")
             .expect("the schema above resolves");

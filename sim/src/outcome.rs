@@ -10,9 +10,9 @@ use crate::note::NOTE_BYTES;
 
 /// What may befall the calls of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct CallFate {
     pub(crate) memory: Memory,
-    pub(crate) course: Course,
+    pub(crate) course: ConnectionCourse,
 }
 
 /// How much memory receive heaps have.
@@ -25,7 +25,7 @@ pub(crate) enum Memory {
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Course {
+pub(crate) enum ConnectionCourse {
     /// Nothing: what is sent arrives.
     Fair,
     /// It is going away, was cut, or stalls.
@@ -35,7 +35,7 @@ pub(crate) enum Course {
 }
 
 /// A step that an app sends.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingStep {
     pub(crate) step: Step,
     pub(crate) metadata: Vec<u8>,
     pub(crate) message: Option<(u64, Vec<u8>)>,
@@ -43,7 +43,7 @@ pub(crate) struct Outgoing {
 
 /// A step as an app reads it.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedStep {
     pub(crate) call: u64,
     pub(crate) parts: Parts,
     pub(crate) method: u16,
@@ -53,7 +53,7 @@ pub(crate) struct Received {
     pub(crate) message: Option<(u64, Vec<u8>)>,
 }
 
-impl Received {
+impl ReceivedStep {
     pub(crate) fn status_message(&self) -> String {
         let entry = metadata::entries(&self.metadata).find(|(key, _)| *key == metadata::STATUS_MESSAGE);
         entry
@@ -67,9 +67,9 @@ pub(crate) fn app_cost(payload: &[u8]) -> u32 {
     (NOTE_BYTES + payload.len().next_multiple_of(8)) as u32 + STREAM_MESSAGE_COST_BYTES
 }
 
-impl Fate {
+impl CallFate {
     /// Something happened to it.
     pub(crate) fn worsen(&mut self) {
-        self.course = self.course.max(Course::Troubled);
+        self.course = self.course.max(ConnectionCourse::Troubled);
     }
 }

@@ -100,12 +100,12 @@ impl CallRecord {
 /// Counts its verdicts, each call's with it, so that what it keeps of calls is saved and restored as well.
 struct LedgerFilter {
     ledger: CallLedger,
-    judging: Judging,
+    judging: LedgerJudging,
 }
 
 /// Whether an engine of the ledger does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judging {
+pub(crate) enum LedgerJudging {
     Done,
     /// For so many steps; then the engine fails.
     FailsAfter(u32),
@@ -134,9 +134,9 @@ impl Filter for LedgerFilter {
 
     fn judge(&mut self, call: &mut SeenSteps, step: &mut StepView<'_>) -> Verdict {
         match &mut self.judging {
-            Judging::Done => {}
-            Judging::FailsAfter(0) => return Verdict::Fault(Cow::Borrowed("as it was made to")),
-            Judging::FailsAfter(steps) => *steps -= 1,
+            LedgerJudging::Done => {}
+            LedgerJudging::FailsAfter(0) => return Verdict::Fault(Cow::Borrowed("as it was made to")),
+            LedgerJudging::FailsAfter(steps) => *steps -= 1,
         }
         call.0 += 1;
         if !step.parts().contains(Parts::BEGIN) {
@@ -204,7 +204,7 @@ impl Filter for FailingFilter {
 /// An engine of the ledger, from what one of any version saved.
 pub(crate) fn ledger(
     ledger: &CallLedger,
-    judging: Judging,
+    judging: LedgerJudging,
     version: u32,
     context: &DatapathContext,
     saved: Option<&SavedState>,

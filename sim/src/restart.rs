@@ -30,7 +30,7 @@ use crate::app::SimSegments;
 use crate::compose::{LocalPeer, TransportHandle, TransportSource};
 use crate::node::{NodeEnd, SimNode, SimRuntime, ThreadState};
 use crate::platform::{SimClock, SimNetwork};
-use crate::policy::Judging;
+use crate::policy::LedgerJudging;
 
 /// How long a node may rest, at most, in simulated nanoseconds.
 const FROZEN_NS_MAX: Nanos = 2_000_000;
@@ -166,7 +166,7 @@ impl Restart {
         node: &mut SimNode,
         clock: &SimClock,
         network: &SimNetwork,
-    ) -> Result<Option<Successors>, String> {
+    ) -> Result<Option<SuccessorNodes>, String> {
         if self.plan == RestartPlan::DiesBeforeSaving {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ impl Restart {
             let bytes = saved[at].port.len();
             saved[at].port.truncate(bytes / 2);
         }
-        let restored = Successors::restore(saved, node, clock, network, self.seed);
+        let restored = SuccessorNodes::restore(saved, node, clock, network, self.seed);
         match (restored, is_damaged) {
             (Ok(_), true) => Err("a damaged state was restored".to_owned()),
             (Err(_), true) => Ok(None),
@@ -209,7 +209,7 @@ fn thaw(runtimes: &mut [SimRuntime], now: Nanos) -> Result<(), String> {
 }
 
 /// What goes on once the predecessors have left.
-struct Successors {
+struct SuccessorNodes {
     runtimes: Vec<SimRuntime>,
     adopted: Vec<Vec<AdoptedApp>>,
     ends: BTreeMap<ConnectionId, NodeEnd>,
@@ -294,14 +294,14 @@ impl RestoringApp {
     }
 }
 
-impl Successors {
+impl SuccessorNodes {
     fn restore(
         saved: Vec<SavedApp>,
         node: &SimNode,
         clock: &SimClock,
         network: &SimNetwork,
         seed: u64,
-    ) -> Result<Successors, String> {
+    ) -> Result<SuccessorNodes, String> {
         let mut random = Random::new(seed);
         let runtimes = node
             .runtimes
@@ -352,7 +352,7 @@ impl Successors {
                 connections,
             });
         }
-        Ok(Successors {
+        Ok(SuccessorNodes {
             runtimes,
             adopted,
             ends,
@@ -492,7 +492,10 @@ fn restore_connection(
         .enumerate()
     {
         let transport = (at == last).then(|| transport.take()).flatten();
-        starts.push(end.spec.successor(&engine.state.kind, Judging::Done, transport)?);
+        starts.push(
+            end.spec
+                .successor(&engine.state.kind, LedgerJudging::Done, transport)?,
+        );
         let plan = end.spec.fault_plan(saved.tag);
         fitted.push(if saved.stands_in {
             FittedEngine::standing_in(saved.tag, plan)

@@ -10,7 +10,7 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 use provost_wire::metadata;
 
 use crate::client::SMALL_CALL_NS_MAX;
-use crate::outcome::{Course, Fate, Outgoing, Received};
+use crate::outcome::{CallFate, ConnectionCourse, OutgoingStep, ReceivedStep};
 use crate::plan::{Answer, Plan, Way};
 use crate::sabotage::Sabotage;
 
@@ -23,13 +23,13 @@ const WINDOW_BATCH_BYTES: u32 = 100_000;
 pub(crate) struct Server {
     kinds: Vec<MethodKind>,
     sabotage: Option<Sabotage>,
-    calls: BTreeMap<u64, Call>,
+    calls: BTreeMap<u64, ServerCall>,
     begun: BTreeSet<u64>,
     /// Calls that ended as the peer said: nothing may come of them any more.
     over: Vec<u64>,
 }
 
-struct Call {
+struct ServerCall {
     plan: Plan,
     kind: MethodKind,
     got: u16,
@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// What it wants to send next, if anything.
-    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<Outgoing> {
+    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<OutgoingStep> {
         let (id, out) = self
             .calls
             .iter_mut()
@@ -78,15 +78,15 @@ impl Server {
     }
 
     /// Takes a step that came, and says what is wrong with it.
-    pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+    pub(crate) fn receive(&mut self, got: &ReceivedStep, fate: CallFate, now: Nanos) -> Result<(), String> {
         let checked = self.take(got, now);
         match fate.course {
-            Course::Damaged => Ok(()),
+            ConnectionCourse::Damaged => Ok(()),
             _ => checked.map_err(|what| format!("server's call {}: {what}", got.call)),
         }
     }
 
-    fn take(&mut self, got: &Received, now: Nanos) -> Result<(), String> {
+    fn take(&mut self, got: &ReceivedStep, now: Nanos) -> Result<(), String> {
         if self.over.contains(&got.call) {
             return Err(format!("a {:?} after its end", got.parts));
         }
@@ -109,7 +109,7 @@ impl Server {
         call.receive(got)
     }
 
-    fn begin(&mut self, got: &Received, now: Nanos) -> Result<(), String> {
+    fn begin(&mut self, got: &ReceivedStep, now: Nanos) -> Result<(), String> {
         if !self.begun.insert(got.call) {
             return Err("it began before".to_owned());
         }
@@ -123,7 +123,7 @@ impl Server {
         let waits_ns = u64::from(plan.think_us) * 1_000 + if is_starved { STARVED_NS } else { 0 };
         self.calls.insert(
             got.call,
-            Call {
+            ServerCall {
                 plan,
                 kind,
                 got: 0,
@@ -140,7 +140,7 @@ impl Server {
 
     /// What is open now, for people.
     pub(crate) fn describe(&self) -> String {
-        let describe = |(id, call): (&u64, &Call)| {
+        let describe = |(id, call): (&u64, &ServerCall)| {
             format!(
                 "call {id} got {} sent {} of {:?}, credit {}",
                 call.got, call.sent, call.plan, call.credit
@@ -150,8 +150,8 @@ impl Server {
     }
 }
 
-impl Call {
-    fn receive(&mut self, got: &Received) -> Result<(), String> {
+impl ServerCall {
+    fn receive(&mut self, got: &ReceivedStep) -> Result<(), String> {
         self.credit += i64::from(if got.parts.contains(Parts::WINDOW) {
             got.window_bytes
         } else {
@@ -177,13 +177,13 @@ impl Call {
         Ok(())
     }
 
-    fn next_step(&mut self, id: u64, now: Nanos) -> Option<Outgoing> {
+    fn next_step(&mut self, id: u64, now: Nanos) -> Option<OutgoingStep> {
         if self.pending_window >= WINDOW_BATCH_BYTES && !self.ended {
             let step = Step {
                 window_bytes: std::mem::take(&mut self.pending_window),
                 ..Step::new(id, Parts::WINDOW)
             };
-            return Some(Outgoing {
+            return Some(OutgoingStep {
                 step,
                 metadata: Vec::new(),
                 message: None,
@@ -197,7 +197,7 @@ impl Call {
                 status: Code::Aborted,
                 ..Step::new(id, Parts::CANCEL)
             };
-            return Some(Outgoing {
+            return Some(OutgoingStep {
                 step,
                 metadata: Vec::new(),
                 message: None,
@@ -207,7 +207,7 @@ impl Call {
             self.headers_sent = true;
             let mut block = Vec::new();
             metadata::append(&mut block, "x-served-by", b"sim").ok()?;
-            return Some(Outgoing {
+            return Some(OutgoingStep {
                 step: Step::new(id, Parts::HEADERS),
                 metadata: block,
                 message: None,
@@ -222,7 +222,7 @@ impl Call {
         self.answer(id, self.ended || early)
     }
 
-    fn answer(&mut self, id: u64, may_end: bool) -> Option<Outgoing> {
+    fn answer(&mut self, id: u64, may_end: bool) -> Option<OutgoingStep> {
         let mut parts = Parts::NONE;
         let mut message = None;
         if self.sent < self.plan.responses && (!self.kind.server_streaming || self.credit > 0) {
@@ -255,7 +255,7 @@ impl Call {
             step.window_bytes = crate::outcome::app_cost(payload);
             self.credit -= i64::from(step.window_bytes);
         }
-        Some(Outgoing {
+        Some(OutgoingStep {
             step,
             metadata: block,
             message,

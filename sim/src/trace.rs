@@ -7,14 +7,14 @@ const EVENTS_KEPT: usize = 200;
 
 /// The fingerprint so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trace {
+pub(crate) struct TraceDigest {
     fingerprint: u64,
     last: VecDeque<Vec<u64>>,
 }
 
-impl Trace {
-    pub(crate) fn new() -> Trace {
-        Trace {
+impl TraceDigest {
+    pub(crate) fn new() -> TraceDigest {
+        TraceDigest {
             fingerprint: 0xcbf2_9ce4_8422_2325,
             last: VecDeque::with_capacity(EVENTS_KEPT),
         }

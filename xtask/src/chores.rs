@@ -7,7 +7,7 @@ use crate::{Complaints, hw};
 
 /// What to do with golden files.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Golden {
+pub(crate) enum GoldenMode {
     /// Compare them with what the code makes now.
     Check,
     /// Write them anew.
@@ -20,11 +20,11 @@ const GOLDEN_PACKAGES: [&str; 3] = ["provost-marshal", "provost-build", "provost
 const BLESS_VARIABLES: [&str; 2] = ["BLESS", "PROVOST_BLESS"];
 
 /// Runs the golden tests.
-pub(crate) fn codegen(workspace: &Workspace, golden: Golden) -> Result<(), Complaints> {
+pub(crate) fn codegen(workspace: &Workspace, golden: GoldenMode) -> Result<(), Complaints> {
     let mut arguments = vec!["test", "--quiet", "--test", "golden"];
     arguments.extend(GOLDEN_PACKAGES.iter().flat_map(|package| ["--package", package]));
     let mut command = workspace.cargo(&arguments);
-    if golden == Golden::Bless {
+    if golden == GoldenMode::Bless {
         command.envs(BLESS_VARIABLES.map(|variable| (variable, "1")));
     }
     reported(run(&mut command))
@@ -167,7 +167,7 @@ fn start_bench(workspace: &Workspace, folder: &str) -> Command {
 
 /// What is run for long.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Soak {
+pub(crate) enum SoakKind {
     /// Changes of policies and engines while calls and streams go on.
     Upgrade,
     /// Replacements of whole services while calls and streams go on.
@@ -175,10 +175,10 @@ pub(crate) enum Soak {
 }
 
 /// Runs a test for so many minutes, in release mode.
-pub(crate) fn soak(workspace: &Workspace, what: Soak, minutes: u64) -> Result<(), Complaints> {
+pub(crate) fn soak(workspace: &Workspace, what: SoakKind, minutes: u64) -> Result<(), Complaints> {
     let (package, test) = match what {
-        Soak::Upgrade => ("provostd", "policies"),
-        Soak::HotRestart => ("provost-e2e", "hot_restart"),
+        SoakKind::Upgrade => ("provostd", "policies"),
+        SoakKind::HotRestart => ("provost-e2e", "hot_restart"),
     };
     let mut command = workspace.cargo(&["test", "--release", "--package", package, "--test", test]);
     command.args(["--", "--ignored", "--exact", "soak", "--nocapture"]);

@@ -9,12 +9,12 @@ mod tools;
 use std::process::Command;
 
 use crate::Complaints;
-use crate::chores::{Golden, reported};
+use crate::chores::{GoldenMode, reported};
 use crate::workspace::{Workspace, run as run_command};
 
-use proofs::Extent;
-use synthesis::Family;
-use tools::{YOSYS_MISSING, Yosys, rtl_files};
+use proofs::ProofExtent;
+use synthesis::FpgaFamily;
+use tools::{YOSYS_MISSING, YosysProgram, rtl_files};
 
 /// The packages whose tests run over the simulated hardware.
 pub(crate) const TESTS: [&str; 3] = ["provost-nic-tests", "provost-nic-bench", "provost-transport-nic"];
@@ -50,7 +50,7 @@ pub(crate) enum HardwareChore {
     Synth {
         /// Only this family
         #[arg(long, conflicts_with = "quick")]
-        family: Option<Family>,
+        family: Option<FpgaFamily>,
         /// Only the checks that take less than a minute
         #[arg(long)]
         quick: bool,
@@ -60,12 +60,16 @@ pub(crate) enum HardwareChore {
 /// Does it.
 pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Complaints> {
     match chore {
-        HardwareChore::Regs { bless: true } => registers::check(workspace, Golden::Bless),
-        HardwareChore::Regs { bless: false } => registers::check(workspace, Golden::Check),
+        HardwareChore::Regs { bless: true } => registers::check(workspace, GoldenMode::Bless),
+        HardwareChore::Regs { bless: false } => registers::check(workspace, GoldenMode::Check),
         HardwareChore::Lint => lint(workspace),
         HardwareChore::Test { calls } => test(workspace, *calls),
         HardwareChore::Prove { quick, proof } => {
-            let extent = if *quick { Extent::Quick } else { Extent::Full };
+            let extent = if *quick {
+                ProofExtent::Quick
+            } else {
+                ProofExtent::Full
+            };
             with_yosys(workspace, |yosys| {
                 proofs::prove(workspace, yosys, extent, proof.as_deref())
             })
@@ -81,10 +85,10 @@ pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Co
 
 /// What continuous integration checks of the NIC.
 pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
-    registers::check(workspace, Golden::Check)?;
+    registers::check(workspace, GoldenMode::Check)?;
     lint(workspace)?;
     with_yosys(workspace, |yosys| {
-        proofs::prove(workspace, yosys, Extent::Quick, None)?;
+        proofs::prove(workspace, yosys, ProofExtent::Quick, None)?;
         synthesis::check_quickly(workspace, yosys)
     })?;
     test(workspace, None)
@@ -92,9 +96,9 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
 
 fn with_yosys(
     workspace: &Workspace,
-    act: impl FnOnce(&Yosys) -> Result<(), Complaints>,
+    act: impl FnOnce(&YosysProgram) -> Result<(), Complaints>,
 ) -> Result<(), Complaints> {
-    match Yosys::find(workspace) {
+    match YosysProgram::find(workspace) {
         Some(yosys) => act(&yosys),
         None => {
             eprintln!("xtask: {YOSYS_MISSING}");

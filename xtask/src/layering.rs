@@ -5,7 +5,7 @@ use crate::workspace::{Package, Workspace};
 
 /// A layer of the workspace, by the folder its crates live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum CrateRoom {
     Base,
     Sys,
     Core,
@@ -21,13 +21,13 @@ enum Room {
     Xtask,
 }
 
-use Room::*;
+use CrateRoom::*;
 
 /// Folder, room, and the rooms that its crates may depend on.
 ///
 /// `App` and `Node` share only `Base` and `Sys`. Concrete engines are named by the daemon, the simulator and the fuzz
 /// targets alone; an engine knows no other engine (`CONFORMANCE` is a suite, not an engine).
-const ROOMS: [(&str, Room, &[Room]); 13] = [
+const ROOMS: [(&str, CrateRoom, &[CrateRoom]); 13] = [
     ("crates/base/", Base, &[Base]),
     ("crates/sys/", Sys, &[Base, Sys]),
     ("crates/core/", Core, &[Base, Sys, Core]),
@@ -57,7 +57,7 @@ const MARSHALLING: [&str; 2] = ["provost", "provost-marshal"];
 /// the control plane: beside the rooms below, only the engines through whose ports they poll apps and gRPC clients.
 const RUNTIME: &str = "provost-runtime";
 /// The rooms below the runtime.
-const RUNTIME_ROOMS: [Room; 3] = [Base, Sys, Core];
+const RUNTIME_ROOMS: [CrateRoom; 3] = [Base, Sys, Core];
 /// What it must not depend on although it is in one of them: what policies are written against.
 const RUNTIME_IGNORES: [&str; 2] = ["provost-engine", "provost-plugin"];
 /// A caller's port is not an engine: the runtime polls it itself, ahead of all datapaths of the caller.
@@ -72,7 +72,7 @@ const CONFORMANCE: &str = "provost-conformance";
 
 /// Every edge that points upwards or sideways where it must not, and every crate without a room.
 pub(crate) fn complaints(workspace: &Workspace) -> Complaints {
-    let members: Vec<Member> = workspace
+    let members: Vec<LayeredCrate> = workspace
         .members
         .iter()
         .map(|package| member(workspace, package))
@@ -80,15 +80,15 @@ pub(crate) fn complaints(workspace: &Workspace) -> Complaints {
     check(&members)
 }
 
-struct Member {
+struct LayeredCrate {
     name: String,
     folder: String,
     dependencies: Vec<(String, String)>,
 }
 
-fn member(workspace: &Workspace, package: &Package) -> Member {
+fn member(workspace: &Workspace, package: &Package) -> LayeredCrate {
     let kind = |kind: &Option<String>| kind.clone().unwrap_or_else(|| "normal".into());
-    Member {
+    LayeredCrate {
         name: package.name.clone(),
         folder: workspace
             .relative(&package.manifest_path)
@@ -102,7 +102,7 @@ fn member(workspace: &Workspace, package: &Package) -> Member {
     }
 }
 
-fn check(members: &[Member]) -> Complaints {
+fn check(members: &[LayeredCrate]) -> Complaints {
     let mut complaints = Vec::new();
     for member in members {
         let Some((_, _, allowed)) = room(&member.folder) else {
@@ -137,7 +137,7 @@ fn check(members: &[Member]) -> Complaints {
 }
 
 /// What the runtime depends on and must not.
-fn runtime_complaints(member: &Member, members: &[Member]) -> Complaints {
+fn runtime_complaints(member: &LayeredCrate, members: &[LayeredCrate]) -> Complaints {
     let is_forbidden = |name: &String| {
         let target = members.iter().find(|other| other.name == *name);
         let room = target.and_then(|target| room(&target.folder));
@@ -154,7 +154,7 @@ fn runtime_complaints(member: &Member, members: &[Member]) -> Complaints {
         .collect()
 }
 
-fn room(folder: &str) -> Option<&'static (&'static str, Room, &'static [Room])> {
+fn room(folder: &str) -> Option<&'static (&'static str, CrateRoom, &'static [CrateRoom])> {
     ROOMS.iter().find(|(prefix, _, _)| folder.starts_with(prefix))
 }
 
@@ -162,8 +162,8 @@ fn room(folder: &str) -> Option<&'static (&'static str, Room, &'static [Room])> 
 mod tests {
     use super::*;
 
-    fn crate_in(folder: &str, name: &str, dependencies: &[&str]) -> Member {
-        Member {
+    fn crate_in(folder: &str, name: &str, dependencies: &[&str]) -> LayeredCrate {
+        LayeredCrate {
             name: name.into(),
             folder: format!("{folder}/Cargo.toml"),
             dependencies: dependencies

@@ -21,19 +21,19 @@ pub(crate) fn complaints(workspace: &Workspace) -> Complaints {
 }
 
 #[derive(Deserialize)]
-struct Deny {
-    licenses: Licenses,
+struct DenySettings {
+    licenses: LicenceList,
 }
 
 #[derive(Deserialize)]
-struct Licenses {
+struct LicenceList {
     allow: Vec<String>,
 }
 
 fn allowed(workspace: &Workspace) -> Result<Vec<String>, String> {
     let path = workspace.root.join("deny.toml");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let deny: Deny = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let deny: DenySettings = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(deny.licenses.allow)
 }
 

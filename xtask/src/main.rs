@@ -32,13 +32,13 @@ use workspace::Workspace;
 /// Chores of the Provost repository.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version)]
-struct Arguments {
+struct ChoreArguments {
     #[command(subcommand)]
-    chore: Chore,
+    chore: ChoreCommand,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum ChoreCommand {
     /// Checks file sizes, names, words, unsafe code and licence notes
     Tidy,
     /// Lists where the habits stand whose counts may only fall
@@ -86,7 +86,7 @@ enum Chore {
     /// whole services
     Soak {
         /// Which
-        what: chores::Soak,
+        what: chores::SoakKind,
         /// How long
         #[arg(long, default_value_t = 60)]
         minutes: u64,
@@ -133,7 +133,7 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    let chore = Arguments::parse().chore;
+    let chore = ChoreArguments::parse().chore;
     let outcome = Workspace::load()
         .map_err(|error| vec![error.to_string()])
         .and_then(|workspace| run(chore, &workspace));
@@ -152,23 +152,23 @@ fn main() -> ExitCode {
 /// What a chore found wrong, one line each; none where it has said so itself.
 type Complaints = Vec<String>;
 
-fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
+fn run(chore: ChoreCommand, workspace: &Workspace) -> Result<(), Complaints> {
     match chore {
-        Chore::Habits => tidy::print_habits(workspace),
-        Chore::Duplicates => tidy::print_duplicates(workspace),
-        Chore::Tidy => none(tidy::complaints(workspace)),
-        Chore::Layering => none(layering::complaints(workspace)),
-        Chore::Licences => none(licences::complaints(workspace)),
-        Chore::Pictures => chores::pictures(workspace),
-        Chore::Codegen { bless: true } => chores::codegen(workspace, chores::Golden::Bless),
-        Chore::Codegen { bless: false } => chores::codegen(workspace, chores::Golden::Check),
-        Chore::Fuzz {
+        ChoreCommand::Habits => tidy::print_habits(workspace),
+        ChoreCommand::Duplicates => tidy::print_duplicates(workspace),
+        ChoreCommand::Tidy => none(tidy::complaints(workspace)),
+        ChoreCommand::Layering => none(layering::complaints(workspace)),
+        ChoreCommand::Licences => none(licences::complaints(workspace)),
+        ChoreCommand::Pictures => chores::pictures(workspace),
+        ChoreCommand::Codegen { bless: true } => chores::codegen(workspace, chores::GoldenMode::Bless),
+        ChoreCommand::Codegen { bless: false } => chores::codegen(workspace, chores::GoldenMode::Check),
+        ChoreCommand::Fuzz {
             target,
             seconds,
             deep: false,
             ..
         } => fuzz::run_built_in(workspace, target.as_deref(), seconds),
-        Chore::Fuzz {
+        ChoreCommand::Fuzz {
             target,
             seconds,
             deep: true,
@@ -180,19 +180,19 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             seconds,
             fuzz::DeepRun { profile, seed },
         ),
-        Chore::Bench { arguments } => chores::bench(workspace, &arguments),
-        Chore::BenchOlder(options) => bench_older::compare(workspace, &options),
-        Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
-        Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
-        Chore::Publishable => none(publishable::complaints_with_contents(workspace)),
-        Chore::Documentation => publishable::document(workspace),
-        Chore::Package { build } => package::build(workspace, build),
-        Chore::TryPackage => package::try_built(workspace),
-        Chore::Dpdk => chores::dpdk(workspace),
-        Chore::Check { base } => check::check_changed(workspace, base.as_deref()),
-        Chore::Commits { base } => none(commits::complaints(workspace, base.as_deref())),
-        Chore::Hw { chore } => hw::run(workspace, &chore),
-        Chore::Ci => ci::check_all(workspace),
+        ChoreCommand::Bench { arguments } => chores::bench(workspace, &arguments),
+        ChoreCommand::BenchOlder(options) => bench_older::compare(workspace, &options),
+        ChoreCommand::Soak { what, minutes } => chores::soak(workspace, what, minutes),
+        ChoreCommand::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
+        ChoreCommand::Publishable => none(publishable::complaints_with_contents(workspace)),
+        ChoreCommand::Documentation => publishable::document(workspace),
+        ChoreCommand::Package { build } => package::build(workspace, build),
+        ChoreCommand::TryPackage => package::try_built(workspace),
+        ChoreCommand::Dpdk => chores::dpdk(workspace),
+        ChoreCommand::Check { base } => check::check_changed(workspace, base.as_deref()),
+        ChoreCommand::Commits { base } => none(commits::complaints(workspace, base.as_deref())),
+        ChoreCommand::Hw { chore } => hw::run(workspace, &chore),
+        ChoreCommand::Ci => ci::check_all(workspace),
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn build(
 
 /// A line of what cargo tells of a build. Those that tell something else than an artifact have none of these keys.
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     manifest_path: PathBuf,
     target: MessageTarget,
     profile: MessageProfile,
@@ -89,7 +89,7 @@ struct MessageProfile {
 }
 
 fn program(workspace: &Workspace, line: &str) -> Option<TestProgram> {
-    let message: Message = serde_json::from_str(line).ok()?;
+    let message: CargoMessage = serde_json::from_str(line).ok()?;
     let package = workspace
         .members
         .iter()

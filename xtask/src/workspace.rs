@@ -49,13 +49,13 @@ pub(crate) struct Package {
     pub(crate) categories: Vec<String>,
     pub(crate) license: Option<String>,
     pub(crate) license_file: Option<String>,
-    pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) dependencies: Vec<PackageDependency>,
+    pub(crate) targets: Vec<PackageTarget>,
 }
 
 /// An edge of the dependency graph, of any kind (normal, build, dev).
 #[derive(Deserialize)]
-pub(crate) struct Dependency {
+pub(crate) struct PackageDependency {
     pub(crate) name: String,
     /// The versions that will do.
     pub(crate) req: String,
@@ -64,13 +64,13 @@ pub(crate) struct Dependency {
 
 /// A crate of a package.
 #[derive(Deserialize)]
-pub(crate) struct Target {
+pub(crate) struct PackageTarget {
     pub(crate) kind: Vec<String>,
     pub(crate) src_path: PathBuf,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct CargoMetadata {
     packages: Vec<Package>,
     workspace_root: PathBuf,
     target_directory: PathBuf,
@@ -180,7 +180,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), WorkspaceError> {
     }
 }
 
-fn metadata(arguments: &[&str]) -> Result<Metadata, WorkspaceError> {
+fn metadata(arguments: &[&str]) -> Result<CargoMetadata, WorkspaceError> {
     let mut command = Command::new(cargo_program());
     command
         .current_dir(own_folder())

@@ -12,15 +12,15 @@ use clap::Args;
 use provost_datagram::{Call, Driver, Event, MsgBuf, Turn};
 use provost_figures::{Bound, Cells, Figure, Latencies, Load, Report, TargetOutcome, table};
 use provost_packets::Wire;
-use provost_raft_kv::client::Route;
+use provost_raft_kv::client::ReadRoute;
 use provost_raft_kv::journal::{JournalFolder, JournalMedium, MemoryOnly};
-use provost_raft_kv::member::{Member, MemberConfig, Outbox, Reads};
+use provost_raft_kv::member::{Member, MemberConfig, MemberOutbox, ReadRule};
 use provost_raft_kv::operation::{Operation, Request, RequestAnswer};
 use provost_raft_kv::process::{BlockingClient, IdleWait, PACKET_BYTES, WaitManner, serve, transport_config};
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
 use provost_udp::UdpWire;
 
-use super::{Outcome, WaitArgument};
+use super::{CommandOutcome, WaitArgument};
 
 /// How much slower than the bare wire a replicated write may be.
 const RATIO_MAX: f64 = 2.5;
@@ -59,7 +59,7 @@ pub(crate) struct BenchOptions {
     quick: bool,
 }
 
-pub(crate) fn run(options: &BenchOptions) -> Outcome {
+pub(crate) fn run(options: &BenchOptions) -> CommandOutcome {
     let (rounds, seconds) = if options.quick {
         (1, 0.3)
     } else {
@@ -129,7 +129,7 @@ impl Drop for StopGuard<'_> {
 }
 
 /// A packet there and one back, over the wire alone.
-fn bare(wait: WaitManner, length: Duration) -> Outcome<Report> {
+fn bare(wait: WaitManner, length: Duration) -> CommandOutcome<Report> {
     let (mut here, mut there) = (wire()?, wire()?);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -169,7 +169,7 @@ fn bare(wait: WaitManner, length: Duration) -> Outcome<Report> {
 }
 
 /// A call of the transport, answered at once.
-fn transport(wait: WaitManner, length: Duration) -> Outcome<Report> {
+fn transport(wait: WaitManner, length: Duration) -> CommandOutcome<Report> {
     let mut server = Driver::new(transport_config()?, wire()?)?;
     let mut client = Driver::new(transport_config()?, wire()?)?;
     let stop = AtomicBool::new(false);
@@ -230,13 +230,13 @@ fn transport(wait: WaitManner, length: Duration) -> Outcome<Report> {
 
 /// Writes to three members in one thread, whose messages go from one to the other at once: what all three compute for a
 /// write, without transport or wire.
-fn alone(length: Duration) -> Outcome<Report> {
+fn alone(length: Duration) -> CommandOutcome<Report> {
     let ids: Vec<u64> = (1..=MEMBERS).collect();
     let mut members = (ids
         .iter()
         .map(|id| Member::new(member_config(*id, &ids), MemoryOnly)))
     .collect::<Result<Vec<_>, _>>()?;
-    let mut outbox = Outbox::default();
+    let mut outbox = MemberOutbox::default();
     while !members.iter().any(Member::is_leader) {
         members.iter_mut().for_each(Member::tick);
         exchange(&mut members, &mut outbox)?;
@@ -270,7 +270,7 @@ fn alone(length: Duration) -> Outcome<Report> {
 }
 
 /// Has messages go to and fro until there are no more.
-fn exchange(members: &mut [Member<MemoryOnly>], outbox: &mut Outbox) -> Outcome {
+fn exchange(members: &mut [Member<MemoryOnly>], outbox: &mut MemberOutbox) -> CommandOutcome {
     loop {
         for member in members.iter_mut() {
             member.advance(outbox)?;
@@ -293,7 +293,7 @@ fn member_config(id: u64, members: &[u64]) -> MemberConfig {
     MemberConfig {
         id,
         members: members.to_vec(),
-        reads: Reads::Linearizable,
+        reads: ReadRule::Linearizable,
         snapshot_entries: 1_000_000,
         seed: id,
     }
@@ -305,7 +305,7 @@ fn replicated<M: JournalMedium>(
     length: Duration,
     slots: usize,
     medium: impl Fn(u64) -> std::io::Result<M> + Sync,
-) -> Outcome<Report> {
+) -> CommandOutcome<Report> {
     let wires = (0..MEMBERS).map(|_| wire()).collect::<Result<Vec<_>, _>>()?;
     let addresses = wires.iter().map(Wire::address);
     let members: Vec<(u64, SocketAddr)> = (1..).zip(addresses).collect();
@@ -320,7 +320,7 @@ fn replicated<M: JournalMedium>(
                 }
             });
         }
-        let mut client = BlockingClient::connect(members.clone(), slots, Route::Leader, wait)?;
+        let mut client = BlockingClient::connect(members.clone(), slots, ReadRoute::Leader, wait)?;
         for at in 0..WARM_UP_CALLS {
             client.call(put(at as u64), WARM_UP)?;
         }
@@ -358,7 +358,7 @@ fn put(at: u64) -> Operation {
     }
 }
 
-fn measure(client: &mut BlockingClient<UdpWire>, slots: usize, length: Duration) -> Outcome<Report> {
+fn measure(client: &mut BlockingClient<UdpWire>, slots: usize, length: Duration) -> CommandOutcome<Report> {
     let began = Instant::now();
     let mut sent = vec![began; slots];
     let mut puts = 0;

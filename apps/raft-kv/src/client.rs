@@ -27,12 +27,12 @@ pub struct ClientConfig<A> {
     /// How long it waits before it asks again a member that could not answer now, in nanoseconds.
     pub pause_ns: u64,
     /// Whom it asks for what a key has.
-    pub route: Route,
+    pub route: ReadRoute,
 }
 
 /// Whom a client asks for what a key has. Everything else goes to whoever leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum ReadRoute {
     Leader,
     /// This one of the members: for stale reads.
     Member(usize),
@@ -315,11 +315,11 @@ impl<A: Address> Client<A> {
 
 impl RequestSlot {
     /// The only member that may be asked, where there is one.
-    fn fixed_member(&self, route: Route) -> Option<usize> {
+    fn fixed_member(&self, route: ReadRoute) -> Option<usize> {
         let reads =
             matches!(&self.request, Some(request) if matches!(request.operation, Operation::Get { .. }));
         match route {
-            Route::Member(at) if reads => Some(at),
+            ReadRoute::Member(at) if reads => Some(at),
             _ => None,
         }
     }

@@ -2,14 +2,14 @@
 //! checked.
 
 /// Writes behind what is there.
-pub(crate) trait Put {
+pub(crate) trait PutBytes {
     fn put_u8(&mut self, value: u8);
     fn put_u64(&mut self, value: u64);
     /// Bytes, with their number before them.
     fn put_bytes(&mut self, bytes: &[u8]);
 }
 
-impl Put for Vec<u8> {
+impl PutBytes for Vec<u8> {
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }

@@ -13,7 +13,7 @@ use raft::prelude::{Entry, HardState, Snapshot};
 use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
-use crate::codec::{Put, RecordReader};
+use crate::codec::{PutBytes, RecordReader};
 use crate::peer_message::{put_entry, put_snapshot, take_entry, take_snapshot};
 
 /// Bytes before a record's kind.

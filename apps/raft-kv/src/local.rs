@@ -10,7 +10,7 @@ pub const LISTENING: &str = "listening on ";
 
 /// Members of one cluster. They end when this is dropped, and also if this process dies.
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalCluster {
     members: Vec<MemberProcess>,
 }
 
@@ -25,19 +25,24 @@ struct MemberProcess {
 
 /// Where members keep their journals.
 #[derive(Clone, Debug)]
-pub enum Keep {
+pub enum JournalPlace {
     Memory,
     /// In folders in this one, named by the members' numbers.
     Folder(PathBuf),
 }
 
-impl Local {
+impl LocalCluster {
     /// Starts so many members of this program, with these further arguments, on free ports of the loopback interface.
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(program: &Path, members: u64, keep: &Keep, arguments: &[&str]) -> io::Result<Local> {
-        let mut local = Local { members: Vec::new() };
+    pub fn start(
+        program: &Path,
+        members: u64,
+        keep: &JournalPlace,
+        arguments: &[&str],
+    ) -> io::Result<LocalCluster> {
+        let mut local = LocalCluster { members: Vec::new() };
         for id in 1..=members {
             local.members.push(begin(program, id, keep, arguments)?);
         }
@@ -88,7 +93,7 @@ impl Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalCluster {
     fn drop(&mut self) {
         for member in &mut self.members {
             // One that has ended already is as it should be.
@@ -98,11 +103,11 @@ impl Drop for Local {
     }
 }
 
-fn begin(program: &Path, id: u64, keep: &Keep, arguments: &[&str]) -> io::Result<MemberProcess> {
+fn begin(program: &Path, id: u64, keep: &JournalPlace, arguments: &[&str]) -> io::Result<MemberProcess> {
     let mut command = Command::new(program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--members", "-", "--id"]);
     command.arg(id.to_string()).args(arguments);
-    if let Keep::Folder(folder) = keep {
+    if let JournalPlace::Folder(folder) = keep {
         command.arg("--folder").arg(folder.join(id.to_string()));
     }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use provost_datagram::Driver;
-use provost_raft_kv::client::Route;
+use provost_raft_kv::client::ReadRoute;
 use provost_raft_kv::journal::{JournalFolder, JournalMedium, MemoryOnly};
-use provost_raft_kv::local::{Keep, LISTENING, Local};
-use provost_raft_kv::member::{Member, MemberConfig, Reads};
+use provost_raft_kv::local::{JournalPlace, LISTENING, LocalCluster};
+use provost_raft_kv::member::{Member, MemberConfig, ReadRule};
 use provost_raft_kv::operation::{Operation, RequestAnswer};
 use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, WaitManner, serve, transport_config};
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
@@ -26,7 +26,7 @@ use provost_udp::UdpWire;
 /// A key-value store on three members that agree by Raft, over the datagram transport.
 #[derive(Parser)]
 #[command(version)]
-struct Arguments {
+struct StoreArguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -34,7 +34,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Runs one member.
-    Serve(Serve),
+    Serve(ServeOptions),
     /// Runs three members on this machine until it is interrupted.
     Local {
         /// Keep journals in folders in this one. Without it members keep everything in memory.
@@ -46,20 +46,20 @@ enum Command {
     /// Sets a key.
     Put {
         #[command(flatten)]
-        members: Members,
+        members: MemberOptions,
         key: String,
         value: String,
     },
     /// Prints what a key has.
     Get {
         #[command(flatten)]
-        members: Members,
+        members: MemberOptions,
         key: String,
     },
     /// Sets a key if it has an expected value.
     Cas {
         #[command(flatten)]
-        members: Members,
+        members: MemberOptions,
         key: String,
         /// What it must have; without it, the key must not be there.
         #[arg(long)]
@@ -71,14 +71,14 @@ enum Command {
 }
 
 #[derive(Args)]
-struct Members {
+struct MemberOptions {
     /// All members, as 1=ADDRESS:PORT,2=ADDRESS:PORT,3=ADDRESS:PORT
     #[arg(long)]
     members: String,
 }
 
 #[derive(Args)]
-struct Serve {
+struct ServeOptions {
     /// This member's number.
     #[arg(long)]
     id: u64,
@@ -139,13 +139,13 @@ impl From<WaitArgument> for WaitManner {
     }
 }
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type CommandOutcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// How long a command waits for its answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = match StoreArguments::parse().command {
         Command::Serve(options) => run_member(&options),
         Command::Local { folder } => run_local(folder),
         Command::Demo => demonstrate(),
@@ -181,7 +181,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_member(options: &Serve) -> Outcome {
+fn run_member(options: &ServeOptions) -> CommandOutcome {
     let stop = Arc::new(AtomicBool::new(false));
     let named = match options.members.as_str() {
         "-" => None,
@@ -211,18 +211,18 @@ fn run_member(options: &Serve) -> Outcome {
 }
 
 fn serve_with<M: JournalMedium>(
-    options: &Serve,
+    options: &ServeOptions,
     members: &[(u64, SocketAddr)],
     medium: M,
     driver: &mut Driver<UdpWire>,
     stop: &AtomicBool,
-) -> Outcome {
+) -> CommandOutcome {
     let config = MemberConfig {
         id: options.id,
         members: members.iter().map(|(id, _)| *id).collect(),
         reads: match options.reads {
-            ReadsArgument::Linearizable => Reads::Linearizable,
-            ReadsArgument::Stale => Reads::Stale,
+            ReadsArgument::Linearizable => ReadRule::Linearizable,
+            ReadsArgument::Stale => ReadRule::Stale,
         },
         snapshot_entries: options.snapshot_entries,
         seed: std::process::id().into(),
@@ -237,7 +237,7 @@ fn serve_with<M: JournalMedium>(
     Ok(serve(driver, replica, options.wait.into(), stop)?)
 }
 
-fn read_key(options: &Serve) -> Outcome<[u8; 16]> {
+fn read_key(options: &ServeOptions) -> CommandOutcome<[u8; 16]> {
     let Some(path) = &options.key_file else {
         return Ok([0; 16]);
     };
@@ -246,7 +246,7 @@ fn read_key(options: &Serve) -> Outcome<[u8; 16]> {
     Ok(key.map_err(|_| format!("{} does not have 16 bytes", path.display()))?)
 }
 
-fn members_from_input(stop: &Arc<AtomicBool>) -> Outcome<Vec<(u64, SocketAddr)>> {
+fn members_from_input(stop: &Arc<AtomicBool>) -> CommandOutcome<Vec<(u64, SocketAddr)>> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     let stop = Arc::clone(stop);
@@ -258,8 +258,8 @@ fn members_from_input(stop: &Arc<AtomicBool>) -> Outcome<Vec<(u64, SocketAddr)>>
     parse_members(line.trim())
 }
 
-fn parse_members(list: &str) -> Outcome<Vec<(u64, SocketAddr)>> {
-    let parse = |part: &str| -> Outcome<(u64, SocketAddr)> {
+fn parse_members(list: &str) -> CommandOutcome<Vec<(u64, SocketAddr)>> {
+    let parse = |part: &str| -> CommandOutcome<(u64, SocketAddr)> {
         let (id, address) = part
             .split_once('=')
             .ok_or_else(|| format!("'{part}' is not NUMBER=ADDRESS:PORT"))?;
@@ -276,9 +276,9 @@ fn address_of(members: &[(u64, SocketAddr)], id: u64) -> Option<SocketAddr> {
     member.map(|(_, address)| *address)
 }
 
-fn ask(members: &Members, operation: Operation) -> Outcome {
+fn ask(members: &MemberOptions, operation: Operation) -> CommandOutcome {
     let members = parse_members(&members.members)?;
-    let mut client = BlockingClient::connect(members, 1, Route::Leader, WaitManner::Sleep)?;
+    let mut client = BlockingClient::connect(members, 1, ReadRoute::Leader, WaitManner::Sleep)?;
     match client.call(operation, ANSWER_WITHIN)? {
         RequestAnswer::Value(Some(value)) => println!("{}", String::from_utf8_lossy(&value)),
         RequestAnswer::Value(None) => return Err("there is no such key".into()),
@@ -289,18 +289,18 @@ fn ask(members: &Members, operation: Operation) -> Outcome {
     Ok(())
 }
 
-fn run_local(folder: Option<PathBuf>) -> Outcome {
-    let keep = folder.map_or(Keep::Memory, Keep::Folder);
-    let mut local = Local::start(&std::env::current_exe()?, 3, &keep, &[])?;
+fn run_local(folder: Option<PathBuf>) -> CommandOutcome {
+    let keep = folder.map_or(JournalPlace::Memory, JournalPlace::Folder);
+    let mut local = LocalCluster::start(&std::env::current_exe()?, 3, &keep, &[])?;
     println!("three members run until this is interrupted; in another terminal, try\n");
     println!("  raft-kv put --members {} greeting hello", local.list());
     println!("  raft-kv get --members {} greeting", local.list());
     Ok(local.wait()?)
 }
 
-fn demonstrate() -> Outcome {
-    let mut local = Local::start(&std::env::current_exe()?, 3, &Keep::Memory, &[])?;
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep)?;
+fn demonstrate() -> CommandOutcome {
+    let mut local = LocalCluster::start(&std::env::current_exe()?, 3, &JournalPlace::Memory, &[])?;
+    let mut client = BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep)?;
     let began = Instant::now();
     let say = |what: &str| println!("{:6} ms  {what}", began.elapsed().as_millis());
     say(&format!("three members: {}", local.list()));

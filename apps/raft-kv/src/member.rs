@@ -9,7 +9,7 @@ use raft::{INVALID_ID, SnapshotStatus, StateRole};
 use crate::journal::{JournalError, JournalMedium};
 use crate::log::RaftLog;
 use crate::operation::{OperationView, Request, RequestAnswer, RequestView};
-use crate::store::Store;
+use crate::store::ReplicatedStore;
 use provost_random::SeededRandom;
 
 /// Requests of clients that a member has taken and not answered.
@@ -26,7 +26,7 @@ const HEARTBEAT_TICKS: usize = 2;
 
 /// Who may answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
+pub enum ReadRule {
     /// The leader, once most members have confirmed that it still is: what is read is what was written last.
     Linearizable,
     /// Every member from what it has. It costs no message, and may be old: histories with such reads are not
@@ -42,7 +42,7 @@ pub struct MemberConfig {
     /// The numbers of all members.
     pub members: Vec<u64>,
     /// Who may answer a read.
-    pub reads: Reads,
+    pub reads: ReadRule,
     /// Applied entries after which a snapshot takes the place of the log.
     pub snapshot_entries: u64,
     /// What its election time-outs are drawn from. Members must have different ones.
@@ -64,7 +64,7 @@ pub enum MemberError {
 
 /// What is to be sent.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct MemberOutbox {
     pub messages: Vec<Message>,
     /// To clients, by what [`Member::submit`] was told.
     pub answers: Vec<(u64, RequestAnswer)>,
@@ -72,7 +72,7 @@ pub struct Outbox {
 
 pub struct Member<M: JournalMedium> {
     node: RawNode<RaftLog<M>>,
-    store: Store,
+    store: ReplicatedStore,
     config: MemberConfig,
     applied: u64,
     /// Entries that clients wait for: by index, with the term they were proposed in.
@@ -185,7 +185,7 @@ impl<M: JournalMedium> Member<M> {
     }
 
     #[must_use]
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &ReplicatedStore {
         &self.store
     }
 
@@ -229,7 +229,7 @@ impl<M: JournalMedium> Member<M> {
         let Some(request) = RequestView::read(bytes) else {
             return Some(RequestAnswer::Invalid);
         };
-        if let (OperationView::Get { key }, Reads::Stale) = (request.operation, self.config.reads) {
+        if let (OperationView::Get { key }, ReadRule::Stale) = (request.operation, self.config.reads) {
             return Some(RequestAnswer::Value(self.store.get(key).map(<[u8]>::to_vec)));
         }
         if !self.is_leader() {
@@ -266,7 +266,7 @@ impl<M: JournalMedium> Member<M> {
     ///
     /// # Errors
     /// If the member cannot go on.
-    pub fn advance(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
+    pub fn advance(&mut self, outbox: &mut MemberOutbox) -> Result<(), MemberError> {
         self.begin_reads();
         while self.unsynced.is_none() && self.node.has_ready() {
             self.handle_ready(outbox)?;
@@ -292,7 +292,7 @@ impl<M: JournalMedium> Member<M> {
     ///
     /// # Errors
     /// If the member cannot go on.
-    pub fn sync(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
+    pub fn sync(&mut self, outbox: &mut MemberOutbox) -> Result<(), MemberError> {
         if let Some(mut unsynced) = self.unsynced.take() {
             self.node.mut_store().sync()?;
             outbox.messages.append(&mut unsynced.messages);
@@ -315,7 +315,7 @@ impl<M: JournalMedium> Member<M> {
         self.node.read_index(round.to_le_bytes().to_vec());
     }
 
-    fn handle_ready(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
+    fn handle_ready(&mut self, outbox: &mut MemberOutbox) -> Result<(), MemberError> {
         let mut ready = self.node.ready();
         outbox.messages.append(&mut ready.take_messages());
         let has_snapshot = !ready.snapshot().is_empty();
@@ -441,9 +441,9 @@ impl<M: JournalMedium> Member<M> {
     }
 }
 
-fn decode_store(data: &[u8], index: u64) -> Result<Store, MemberError> {
+fn decode_store(data: &[u8], index: u64) -> Result<ReplicatedStore, MemberError> {
     if index == 0 {
-        return Ok(Store::default());
+        return Ok(ReplicatedStore::default());
     }
-    Store::decode(data).ok_or(MemberError::Unknown { index })
+    ReplicatedStore::decode(data).ok_or(MemberError::Unknown { index })
 }

@@ -4,7 +4,7 @@
 //! says whether there is one, then `value`. Key and values have their length (4) before them. An answer is `kind (1)`
 //! and what the kind carries. All integers are little-endian.
 
-use crate::codec::{Put, RecordReader};
+use crate::codec::{PutBytes, RecordReader};
 
 /// Bytes of a key at most.
 pub const KEY_BYTES_MAX: usize = 1 << 10;

@@ -8,7 +8,7 @@
 
 use raft::prelude::{Entry, Message, MessageType, Snapshot};
 
-use crate::codec::{Put, RecordReader};
+use crate::codec::{PutBytes, RecordReader};
 
 /// Entries of one message at most. The leader's batches are bounded by bytes, so no real message comes near.
 const ENTRIES_MAX: u32 = 1 << 20;

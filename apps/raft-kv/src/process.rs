@@ -9,7 +9,7 @@ use provost_datagram::{Config, ConfigError, Driver, Turn};
 use provost_packets::Wire;
 use provost_udp::UdpWire;
 
-use crate::client::{Client, ClientConfig, Route};
+use crate::client::{Client, ClientConfig, ReadRoute};
 use crate::journal::JournalMedium;
 use crate::member::MemberError;
 use crate::operation::{Operation, RequestAnswer};
@@ -176,7 +176,7 @@ impl BlockingClient<UdpWire> {
     pub fn connect(
         members: Vec<(u64, SocketAddr)>,
         slots: usize,
-        route: Route,
+        route: ReadRoute,
         wait: WaitManner,
     ) -> Result<Self, ProcessError> {
         let any: SocketAddr = if members.iter().all(|(_, address)| address.is_ipv4()) {

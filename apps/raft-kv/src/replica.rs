@@ -18,7 +18,7 @@ use raft::SnapshotStatus;
 use raft::prelude::{Message, MessageType};
 
 use crate::journal::JournalMedium;
-use crate::member::{Member, MemberError, Outbox};
+use crate::member::{Member, MemberError, MemberOutbox};
 use crate::operation::RequestAnswer;
 use crate::peer_message;
 
@@ -68,7 +68,7 @@ pub struct Replica<A, M: JournalMedium> {
     /// Requests of clients that wait for their answer, by ticket.
     requests: HashMap<u64, RequestHandle>,
     tickets: u64,
-    outbox: Outbox,
+    outbox: MemberOutbox,
     next_tick_ns: Option<u64>,
     failure: Option<MemberError>,
 }
@@ -127,7 +127,7 @@ impl<A: Address, M: JournalMedium> Replica<A, M> {
             calls: Vec::new(),
             requests: HashMap::new(),
             tickets: 0,
-            outbox: Outbox::default(),
+            outbox: MemberOutbox::default(),
             next_tick_ns: None,
             failure: None,
         }
@@ -361,7 +361,7 @@ impl<A: Address, M: JournalMedium> Replica<A, M> {
         }
     }
 
-    fn send(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, outbox: &mut Outbox) {
+    fn send(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, outbox: &mut MemberOutbox) {
         for message in outbox.messages.drain(..) {
             if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == message.to) {
                 peer.waiting.push(message);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Put, RecordReader};
+use crate::codec::{PutBytes, RecordReader};
 use crate::operation::{Operation, Request, RequestAnswer};
 
 /// Sessions that are remembered. When there are more, the one that was not used for longest is forgotten.
@@ -13,7 +13,7 @@ pub const STORE_BYTES_MAX: usize = 48 << 20;
 
 /// Keys, values and sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Store {
+pub struct ReplicatedStore {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
     sessions: BTreeMap<u64, StoreSession>,
@@ -28,7 +28,7 @@ struct StoreSession {
     answer: RequestAnswer,
 }
 
-impl Store {
+impl ReplicatedStore {
     /// What a key has.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
@@ -135,9 +135,9 @@ impl Store {
 
     /// What was encoded; `None` if it is something else.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Store> {
+    pub fn decode(bytes: &[u8]) -> Option<ReplicatedStore> {
         let mut reader = RecordReader::new(bytes);
-        let mut store = Store::default();
+        let mut store = ReplicatedStore::default();
         for _ in 0..reader.u64()? {
             let (key, value) = (reader.bytes()?, reader.bytes()?);
             store.bytes += key.len() + value.len();
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_again_is_answered_again_and_not_executed_again() {
-        let mut store = Store::default();
+        let mut store = ReplicatedStore::default();
         assert_eq!(store.apply(5, &open()), RequestAnswer::SessionOpened(5));
         let swap = Request {
             session: 5,
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_session_that_was_not_used_for_longest_makes_room() {
-        let mut store = Store::default();
+        let mut store = ReplicatedStore::default();
         for index in 1..=SESSIONS_MAX as u64 {
             store.apply(index, &open());
         }
@@ -230,17 +230,17 @@ mod tests {
 
     #[test]
     fn it_comes_back_from_a_snapshot_whole_and_from_no_part_of_one() {
-        let mut store = Store::default();
+        let mut store = ReplicatedStore::default();
         store.apply(1, &open());
         store.apply(2, &put(1, 1, b"value"));
         let bytes = store.encode();
-        assert_eq!(Store::decode(&bytes), Some(store));
-        assert_eq!(Store::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(ReplicatedStore::decode(&bytes), Some(store));
+        assert_eq!(ReplicatedStore::decode(&bytes[..bytes.len() - 1]), None);
     }
 
     #[test]
     fn it_holds_no_more_bytes_than_it_may() {
-        let mut store = Store::default();
+        let mut store = ReplicatedStore::default();
         store.apply(1, &open());
         let large = vec![0; crate::operation::VALUE_BYTES_MAX];
         let mut put = |at: usize| {

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use provost_raft_kv::client::Route;
-use provost_raft_kv::local::{Keep, Local};
+use provost_raft_kv::client::ReadRoute;
+use provost_raft_kv::local::{JournalPlace, LocalCluster};
 use provost_raft_kv::operation::{Operation, RequestAnswer};
 use provost_raft_kv::process::{BlockingClient, WaitManner};
-use support::history::History;
+use support::history::CallHistory;
 
 /// An answer takes this long only if the machine is stuck.
 const WAIT_MAX: Duration = Duration::from_secs(50);
@@ -24,15 +24,21 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_raft-kv"))
 }
 
-type Shared = Arc<Mutex<History>>;
+type SharedHistory = Arc<Mutex<CallHistory>>;
 
-fn lock(history: &Shared) -> std::sync::MutexGuard<'_, History> {
+fn lock(history: &SharedHistory) -> std::sync::MutexGuard<'_, CallHistory> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A client that writes, compares and reads until it is told to stop, and has done enough by then.
-fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
+fn worker(
+    local: &LocalCluster,
+    number: usize,
+    history: &SharedHistory,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<u64> {
+    let mut client =
+        BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep).unwrap();
     let (history, stop) = (Arc::clone(history), Arc::clone(stop));
     std::thread::spawn(move || {
         let (mut done, mut after) = (0, 0);
@@ -66,10 +72,11 @@ fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>
 
 #[test]
 fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
-    let mut local = Local::start(program(), 3, &Keep::Memory, &[]).unwrap();
-    let history = Shared::default();
+    let mut local = LocalCluster::start(program(), 3, &JournalPlace::Memory, &[]).unwrap();
+    let history = SharedHistory::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let mut first = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
+    let mut first =
+        BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep).unwrap();
     let key = b"first".to_vec();
     let put = Operation::Put {
         key: key.clone(),
@@ -100,13 +107,13 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
 #[test]
 fn all_members_are_killed_and_come_back_with_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = Keep::Folder(folder.path().to_owned());
-    let start = || Local::start(program(), 3, &keep, &["--snapshot-entries", "20"]).unwrap();
+    let keep = JournalPlace::Folder(folder.path().to_owned());
+    let start = || LocalCluster::start(program(), 3, &keep, &["--snapshot-entries", "20"]).unwrap();
     let key = |at: usize| at.to_string().into_bytes();
     {
         let local = start();
         let mut client =
-            BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
+            BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep).unwrap();
         for at in 0..50 {
             let put = Operation::Put {
                 key: key(at),
@@ -116,7 +123,8 @@ fn all_members_are_killed_and_come_back_with_what_was_written() {
         }
     }
     let local = start();
-    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, WaitManner::Sleep).unwrap();
+    let mut client =
+        BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep).unwrap();
     for at in 0..50 {
         let value = client.call(Operation::Get { key: key(at) }, WAIT_MAX).unwrap();
         assert_eq!(value, RequestAnswer::Value(Some(key(at))));

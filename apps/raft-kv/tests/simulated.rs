@@ -3,8 +3,8 @@
 mod support;
 
 use provost_datagram_sim::{Links, PacketFaults};
-use provost_raft_kv::member::Reads;
-use support::cluster::{ClientWork, Cluster, MEMBERS, MS, Plan};
+use provost_raft_kv::member::ReadRule;
+use support::cluster::{ClientWork, MEMBERS, MS, RunPlan, SimulatedCluster};
 
 const SEEDS: std::ops::Range<u64> = 1..9;
 /// What members have been told to forget, in this many steps of a run.
@@ -12,7 +12,7 @@ const STEPS: usize = 12;
 
 #[test]
 fn without_faults_everybody_is_answered_and_members_agree() {
-    let mut cluster = Cluster::new(Plan::of(1));
+    let mut cluster = SimulatedCluster::new(RunPlan::of(1));
     cluster.settle();
     cluster.assert_linearizable();
     assert_eq!(cluster.history.borrow().answered(), 240);
@@ -23,7 +23,7 @@ fn a_write_takes_two_round_trips_and_one_sync() {
     // Client to leader, leader to followers and back: two round trips. The leader's disk works while its entries are on their way to the
     // followers, whose disks take up to two fifths of one; one after the other, disks would take up to four.
     let round_trip_ns = 20_000;
-    let mut cluster = Cluster::new(Plan {
+    let mut cluster = SimulatedCluster::new(RunPlan {
         workload: ClientWork::Puts,
         links: Links {
             latency_ns: round_trip_ns / 4,
@@ -32,7 +32,7 @@ fn a_write_takes_two_round_trips_and_one_sync() {
             ..Links::default()
         },
         sync_ns_max: 2 * round_trip_ns / 5,
-        ..Plan::of(5)
+        ..RunPlan::of(5)
     });
     cluster.settle();
     // The first write finds the leader, and opens sessions.
@@ -48,7 +48,7 @@ fn a_write_takes_two_round_trips_and_one_sync() {
 #[test]
 fn a_leader_that_is_cut_off_gives_way_and_nothing_is_lost() {
     for seed in SEEDS {
-        let mut cluster = Cluster::new(Plan::of(seed));
+        let mut cluster = SimulatedCluster::new(RunPlan::of(seed));
         let mut leaders = std::collections::BTreeSet::new();
         for _ in 0..4 {
             let leader = cluster.leader_after(None);
@@ -69,10 +69,10 @@ fn a_leader_that_clients_still_reach_but_members_do_not_answers_nothing_old() {
     // Only the links between members are cut: clients that ask the old leader get no answer that another leader's
     // writes have made old.
     for seed in SEEDS {
-        let mut plan = Plan::of(seed);
+        let mut plan = RunPlan::of(seed);
         plan.think_ns_max = 10 * MS;
         plan.operations = 120;
-        let mut cluster = Cluster::new(plan);
+        let mut cluster = SimulatedCluster::new(plan);
         let leader = cluster.leader_after(None);
         cluster.simulation.run_for(100 * MS);
         cluster.cut_off(leader);
@@ -84,9 +84,9 @@ fn a_leader_that_clients_still_reach_but_members_do_not_answers_nothing_old() {
 #[test]
 fn members_that_stop_come_back_with_what_they_had_promised() {
     for seed in SEEDS {
-        let mut cluster = Cluster::new(Plan {
+        let mut cluster = SimulatedCluster::new(RunPlan {
             snapshot_entries: 16,
-            ..Plan::of(seed)
+            ..RunPlan::of(seed)
         });
         for _ in 0..STEPS {
             let pause_ms = cluster.random.below(300);
@@ -107,9 +107,9 @@ fn everything_at_once() {
 }
 
 fn chaos(seed: u64) -> u64 {
-    let mut cluster = Cluster::new(Plan {
+    let mut cluster = SimulatedCluster::new(RunPlan {
         snapshot_entries: 16,
-        ..Plan::of(seed)
+        ..RunPlan::of(seed)
     });
     cluster.simulation.network.faults = PacketFaults {
         loss: 0.02,
@@ -143,9 +143,9 @@ fn a_seed_makes_the_same_run_again() {
 
 #[test]
 fn a_member_that_was_away_for_long_gets_a_snapshot() {
-    let mut cluster = Cluster::new(Plan {
+    let mut cluster = SimulatedCluster::new(RunPlan {
         snapshot_entries: 16,
-        ..Plan::of(3)
+        ..RunPlan::of(3)
     });
     let leader = cluster.leader_after(None);
     cluster.simulation.run_for(100 * MS);
@@ -168,11 +168,11 @@ fn a_member_that_was_away_for_long_gets_a_snapshot() {
 fn the_checker_finds_old_answers() {
     // With stale reads, a member that is cut off answers with what it had. In some of these runs a client sees that.
     let found = SEEDS.filter(|seed| {
-        let mut cluster = Cluster::new(Plan {
-            reads: Reads::Stale,
+        let mut cluster = SimulatedCluster::new(RunPlan {
+            reads: ReadRule::Stale,
             spread: true,
             think_ns_max: 20 * MS,
-            ..Plan::of(*seed)
+            ..RunPlan::of(*seed)
         });
         let leader = cluster.leader_after(None);
         cluster.simulation.run_for(100 * MS);

@@ -13,7 +13,7 @@ use provost_runtime::{
 
 use super::NodesWorld;
 use crate::compose::{EndSpec, LEDGER, TransportHandle, TransportSource};
-use crate::policy::{self, Judging};
+use crate::policy::{self, LedgerJudging};
 use crate::restart::Answer;
 
 /// Tags of policies that come and go.
@@ -26,7 +26,7 @@ const MIGRATION_ONE_IN: u64 = 5;
 const ANSWER_NS_MAX: Nanos = 50_000_000;
 
 /// The source of changes.
-pub(super) struct Changes {
+pub(super) struct ChangeSource {
     random: Random,
     /// Which of them are migrations; apart, so that worlds without one are as they were.
     migrations: Random,
@@ -46,11 +46,11 @@ struct AskedChange {
     answer: Answer<Result<ReconfigureReport, NotReconfigured>>,
 }
 
-impl Changes {
-    pub(super) fn new(seed: u64, now: Nanos) -> Changes {
+impl ChangeSource {
+    pub(super) fn new(seed: u64, now: Nanos) -> ChangeSource {
         let mut random = Random::new(seed);
         let every_ns = [0, 20_000_000, 5_000_000, 1_000_000][random.below(4) as usize];
-        let mut changes = Changes {
+        let mut changes = ChangeSource {
             migrations: Random::new(!seed),
             random,
             next_at: now,
@@ -193,7 +193,7 @@ impl ChangeKind {
 }
 
 fn shape(
-    changes: &mut Changes,
+    changes: &mut ChangeSource,
     tags: &[EngineTag],
     spec: &EndSpec,
     transport: &TransportHandle,
@@ -214,11 +214,11 @@ fn shape(
         }
         3 | 4 => {
             let at = tags.iter().position(|tag| *tag == LEDGER)?;
-            engines[at] = ledger(spec, Judging::Done, random.one_in(2));
+            engines[at] = ledger(spec, LedgerJudging::Done, random.one_in(2));
         }
         5 => {
             let at = tags.iter().position(|tag| *tag == LEDGER)?;
-            let fails = Judging::FailsAfter(random.below(20) as u32);
+            let fails = LedgerJudging::FailsAfter(random.below(20) as u32);
             // Without a probation, calls are denied from then on: seldom.
             let is_on_probation = !random.one_in(6);
             engines[at] = ledger(spec, fails, is_on_probation);
@@ -237,17 +237,19 @@ fn shape(
         7 => {
             engines[0] = replaced(
                 tags[0],
-                spec.successor("frontend", Judging::Done, None).ok()?,
+                spec.successor("frontend", LedgerJudging::Done, None).ok()?,
                 spec,
             )
         }
         8 => {
-            let start = spec.successor("marshalling", Judging::Done, None).ok()?;
+            let start = spec.successor("marshalling", LedgerJudging::Done, None).ok()?;
             engines[last - 1] = replaced(tags[last - 1], start, spec);
         }
         _ => {
             let source = TransportSource::Saved(transport.clone());
-            let start = spec.successor("transport", Judging::Done, Some(source)).ok()?;
+            let start = spec
+                .successor("transport", LedgerJudging::Done, Some(source))
+                .ok()?;
             engines[last] = replaced(tags[last], start, spec);
         }
     }
@@ -283,15 +285,15 @@ fn passing(tag: u64, spec: &EndSpec, random: &mut Random) -> PlannedEngine {
 }
 
 /// A new version of the ledger, perhaps on probation against the one before.
-fn ledger(spec: &EndSpec, judging: Judging, is_on_probation: bool) -> PlannedEngine {
-    let start = |judging: Judging| -> EngineStart {
+fn ledger(spec: &EndSpec, judging: LedgerJudging, is_on_probation: bool) -> PlannedEngine {
+    let start = |judging: LedgerJudging| -> EngineStart {
         let (context, calls) = (spec.context(), spec.ledger.clone());
         Box::new(move |predecessor| policy::ledger(&calls, judging, 3, &context, predecessor.saved))
     };
     let fallback = || FallbackEngine {
         tag: LEDGER,
         owner: Arc::new(()),
-        starts: [start(Judging::Done), start(Judging::Done)],
+        starts: [start(LedgerJudging::Done), start(LedgerJudging::Done)],
         guard: spec.fault_plan(LEDGER),
     };
     PlannedEngine::Replace {

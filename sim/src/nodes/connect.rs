@@ -15,7 +15,7 @@ use crate::app::AppMail;
 use crate::carrier::SocketTransport;
 use crate::compose::{self, EndSpec, LocalPeer, TransportHandle};
 use crate::node::NodeEnd;
-use crate::outcome::{Course, Fate};
+use crate::outcome::{CallFate, ConnectionCourse};
 
 /// How long one waits for a resting node before it asks again, in simulated nanoseconds.
 pub(super) const ASK_AGAIN_NS: Nanos = 100_000;
@@ -78,7 +78,7 @@ impl NodesWorld {
         let (route, mut fate) = self.faults.new_route(nodes, now);
         if self.apps[client].is_hostile {
             // What it says of its calls is its own affair.
-            fate.course = Course::Damaged;
+            fate.course = ConnectionCourse::Damaged;
         }
         self.report.connections += 1;
         self.trace.note(&[7, now, pair as u64]);
@@ -112,7 +112,7 @@ impl NodesWorld {
     }
 
     /// Adds a connection, and what may befall it; says its number.
-    pub(super) fn add_pair(&mut self, pair: PairState, fate: Fate) -> usize {
+    pub(super) fn add_pair(&mut self, pair: PairState, fate: CallFate) -> usize {
         self.pairs.push(pair);
         self.fates.push(fate);
         self.pairs.len() - 1

@@ -1,6 +1,6 @@
 //! The end of a world: everything is closed, and nothing may be left.
 
-use super::{NodesWorld, Phase, SETTLING_NS_MAX};
+use super::{NodesWorld, SETTLING_NS_MAX, WorldPhase};
 use crate::node::SimRuntime;
 
 /// Turns after which apps are told again to close their connections, and how often they are.
@@ -36,10 +36,10 @@ impl NodesWorld {
                 if self.has_closed() {
                     return self.check_empty();
                 }
-                if self.next_actor(Phase::Closing).is_none() {
+                if self.next_actor(WorldPhase::Closing).is_none() {
                     break;
                 }
-                self.turn(Phase::Closing)?;
+                self.turn(WorldPhase::Closing)?;
             }
             if self.clock.now() > by {
                 break;
@@ -61,11 +61,14 @@ impl NodesWorld {
         let by = self.clock.now() + GIVEN_BACK_NS_MAX;
         while self.clock.now() < by {
             let now = self.clock.now();
-            if self.next_actor(Phase::Closing).is_none_or(|(due, _)| due > by) {
+            if self
+                .next_actor(WorldPhase::Closing)
+                .is_none_or(|(due, _)| due > by)
+            {
                 self.clock.advance_to(by);
                 break;
             }
-            self.turn(Phase::Closing)?;
+            self.turn(WorldPhase::Closing)?;
             self.clock.advance_to(now + 1);
         }
         // Answers to changes hold the engines that went, and these count their calls until they are dropped.

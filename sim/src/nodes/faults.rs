@@ -7,7 +7,7 @@ use provost_frontend::AppRole;
 use provost_session::handshake::{Encoding, Limits};
 
 use super::NodesWorld;
-use crate::outcome::{Course, Fate, Memory};
+use crate::outcome::{CallFate, ConnectionCourse, Memory};
 use crate::restart::Restart;
 use crate::sabotage::Sabotage;
 
@@ -28,32 +28,32 @@ pub(super) enum NodeRoute {
 }
 
 /// The source of faults.
-pub(super) struct Faults {
+pub(super) struct FaultSource {
     random: Random,
     next_at: Nanos,
     /// How long it takes on average from one to the next; 0 for none at all.
     every_ns: u64,
     memory: Memory,
-    partition: Option<Partition>,
+    partition: Option<NodePartition>,
 }
 
 /// Two nodes that do not reach each other.
 #[derive(Clone, Copy)]
-struct Partition {
+struct NodePartition {
     between: [usize; 2],
     until: Nanos,
 }
 
-impl Partition {
+impl NodePartition {
     fn divides(&self, nodes: [usize; 2]) -> bool {
         self.between == nodes || self.between == [nodes[1], nodes[0]]
     }
 }
 
-impl Faults {
-    pub(super) fn new(seed: u64, severity: u64, memory: Memory, now: Nanos) -> Faults {
+impl FaultSource {
+    pub(super) fn new(seed: u64, severity: u64, memory: Memory, now: Nanos) -> FaultSource {
         let every_ns = [0, 40_000_000, 10_000_000, 3_000_000][severity as usize % 4];
-        let mut faults = Faults {
+        let mut faults = FaultSource {
             random: Random::new(seed),
             next_at: now,
             every_ns,
@@ -76,11 +76,11 @@ impl Faults {
     }
 
     /// A new connection: how its ends are joined, and what may befall it.
-    pub(super) fn new_route(&mut self, nodes: [usize; 2], now: Nanos) -> (NodeRoute, Fate) {
+    pub(super) fn new_route(&mut self, nodes: [usize; 2], now: Nanos) -> (NodeRoute, CallFate) {
         let random = &mut self.random;
-        let mut fate = Fate {
+        let mut fate = CallFate {
             memory: self.memory,
-            course: Course::Fair,
+            course: ConnectionCourse::Fair,
         };
         if nodes[0] == nodes[1] && !random.one_in(3) {
             return (NodeRoute::WithinNode, fate);
@@ -88,7 +88,7 @@ impl Faults {
         let mut weather = weather(random);
         if self.every_ns != 0 && random.one_in(10) {
             weather.flip_one_in = 200;
-            fate.course = Course::Damaged;
+            fate.course = ConnectionCourse::Damaged;
         }
         let setup = Setup {
             encoding: if random.one_in(2) {
@@ -106,20 +106,25 @@ impl Faults {
     }
 
     /// A carrier to which a connection migrates. It damages nothing: calls may have begun that have no deadline.
-    pub(super) fn other_carrier(&mut self, nodes: [usize; 2], now: Nanos) -> (PipeHandle, Course) {
+    pub(super) fn other_carrier(&mut self, nodes: [usize; 2], now: Nanos) -> (PipeHandle, ConnectionCourse) {
         let weather = weather(&mut self.random);
         self.new_carrier(nodes, weather, now)
     }
 
-    fn new_carrier(&mut self, nodes: [usize; 2], weather: Weather, now: Nanos) -> (PipeHandle, Course) {
+    fn new_carrier(
+        &mut self,
+        nodes: [usize; 2],
+        weather: Weather,
+        now: Nanos,
+    ) -> (PipeHandle, ConnectionCourse) {
         let pipe = PipeHandle::new(self.random.number(), weather);
         let partition = self.partition.filter(|partition| partition.divides(nodes));
         match partition {
             Some(partition) if partition.until > now => {
                 pipe.stall_until(partition.until);
-                (pipe, Course::Troubled)
+                (pipe, ConnectionCourse::Troubled)
             }
-            _ => (pipe, Course::Fair),
+            _ => (pipe, ConnectionCourse::Fair),
         }
     }
 }
@@ -189,7 +194,7 @@ impl NodesWorld {
     /// Two nodes do not reach each other for a while.
     fn divide(&mut self, whom: u64, now: Nanos) {
         let one = whom as usize % self.nodes.len();
-        let partition = Partition {
+        let partition = NodePartition {
             between: [one, (one + 1) % self.nodes.len()],
             until: now + self.faults.random.below(PARTITION_NS_MAX),
         };

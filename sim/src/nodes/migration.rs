@@ -9,7 +9,7 @@ use super::changes::{ChangeKind, PlannedShape, replaced};
 use super::connect::NewTransport;
 use super::{NodesWorld, PairState};
 use crate::compose::{self, TransportHandle};
-use crate::outcome::Course;
+use crate::outcome::ConnectionCourse;
 
 impl NodesWorld {
     /// Opens a second connection to the server of a client's end, and says what the end's engines are with it; none if
@@ -44,7 +44,7 @@ impl NodesWorld {
             migrated_from: Some(first),
         };
         let pair = self.add_pair(pair, self.fates[first]);
-        if course != Course::Fair {
+        if course != ConnectionCourse::Fair {
             self.worsen(pair);
         }
         self.trace.note(&[10, now, id, pair as u64]);

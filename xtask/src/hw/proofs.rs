@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::tools::{Yosys, rtl_files};
+use super::tools::{YosysProgram, rtl_files};
 use crate::Complaints;
 use crate::workspace::Workspace;
 
@@ -13,7 +13,7 @@ const SOURCE: &str = "hw/formal/proofs.toml";
 
 /// How much is proved.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum ProofExtent {
     /// Everything, with all mutants.
     Full,
     /// What is quick, with one mutant each.
@@ -22,33 +22,33 @@ pub(crate) enum Extent {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Proofs {
-    proof: Vec<Proof>,
+struct ProofList {
+    proof: Vec<ProofRun>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Proof {
+struct ProofRun {
     name: String,
     says: String,
     sources: Vec<String>,
-    way: Way,
+    way: ProofMethod,
     cycles: u32,
     #[serde(default)]
     quick: bool,
-    mutant: Vec<Mutant>,
+    mutant: Vec<MutantRun>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum ProofMethod {
     Induction,
     Bounded,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mutant {
+struct MutantRun {
     file: String,
     from: String,
     to: String,
@@ -56,7 +56,7 @@ struct Mutant {
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum ProofOutcome {
     Proved,
     Refuted,
 }
@@ -67,13 +67,13 @@ const MUTANTS_MIN: usize = 3;
 /// Proves, and has the mutants caught.
 pub(crate) fn prove(
     workspace: &Workspace,
-    yosys: &Yosys,
-    extent: Extent,
+    yosys: &YosysProgram,
+    extent: ProofExtent,
     only: Option<&str>,
 ) -> Result<(), Complaints> {
     let mut complaints = Complaints::new();
     for proof in proofs(workspace)? {
-        let wanted = extent == Extent::Full || proof.quick;
+        let wanted = extent == ProofExtent::Full || proof.quick;
         if !wanted || only.is_some_and(|only| only != proof.name) {
             continue;
         }
@@ -82,27 +82,27 @@ pub(crate) fn prove(
     crate::none(complaints)
 }
 
-fn proofs(workspace: &Workspace) -> Result<Vec<Proof>, Complaints> {
+fn proofs(workspace: &Workspace) -> Result<Vec<ProofRun>, Complaints> {
     let text = read(&workspace.root.join(SOURCE))?;
-    let proofs: Proofs = toml::from_str(&text).map_err(|error| vec![format!("{SOURCE}: {error}")])?;
+    let proofs: ProofList = toml::from_str(&text).map_err(|error| vec![format!("{SOURCE}: {error}")])?;
     Ok(proofs.proof)
 }
 
 fn prove_one(
     workspace: &Workspace,
-    yosys: &Yosys,
-    proof: &Proof,
-    extent: Extent,
+    yosys: &YosysProgram,
+    proof: &ProofRun,
+    extent: ProofExtent,
 ) -> Result<Complaints, Complaints> {
     let rtl = workspace.root.join("hw/rtl");
     let began = Instant::now();
     let outcome = run(workspace, yosys, proof, &rtl)?;
     let bound = match proof.way {
-        Way::Induction => "for any number of cycles".to_string(),
-        Way::Bounded => format!("for {} cycles after the reset", proof.cycles),
+        ProofMethod::Induction => "for any number of cycles".to_string(),
+        ProofMethod::Bounded => format!("for {} cycles after the reset", proof.cycles),
     };
     let seconds = began.elapsed().as_secs();
-    if outcome == Outcome::Refuted {
+    if outcome == ProofOutcome::Refuted {
         return Ok(vec![format!(
             "{}: refuted: {} ({seconds} s)",
             proof.name, proof.says
@@ -113,7 +113,7 @@ fn prove_one(
     if proof.mutant.len() < MUTANTS_MIN {
         complaints.push(format!("{}: fewer than {MUTANTS_MIN} mutants", proof.name));
     }
-    let count = if extent == Extent::Quick {
+    let count = if extent == ProofExtent::Quick {
         1
     } else {
         proof.mutant.len()
@@ -124,11 +124,11 @@ fn prove_one(
         let outcome = run(workspace, yosys, proof, &folder)?;
         let seconds = began.elapsed().as_secs();
         match outcome {
-            Outcome::Refuted => eprintln!(
+            ProofOutcome::Refuted => eprintln!(
                 "{}: mutant {index} of {} caught ({seconds} s)",
                 proof.name, mutant.file
             ),
-            Outcome::Proved => complaints.push(format!(
+            ProofOutcome::Proved => complaints.push(format!(
                 "{}: mutant {index} of {} is not caught: {}",
                 proof.name, mutant.file, mutant.to
             )),
@@ -140,8 +140,8 @@ fn prove_one(
 /// The proof's RTL in a folder of its own, with the mutant's change.
 fn mutated(
     workspace: &Workspace,
-    proof: &Proof,
-    mutant: &Mutant,
+    proof: &ProofRun,
+    mutant: &MutantRun,
     index: usize,
 ) -> Result<PathBuf, Complaints> {
     let rtl = workspace.root.join("hw/rtl");
@@ -168,15 +168,20 @@ fn mutated(
     Ok(folder)
 }
 
-fn run(workspace: &Workspace, yosys: &Yosys, proof: &Proof, rtl: &Path) -> Result<Outcome, Complaints> {
+fn run(
+    workspace: &Workspace,
+    yosys: &YosysProgram,
+    proof: &ProofRun,
+    rtl: &Path,
+) -> Result<ProofOutcome, Complaints> {
     let relative = workspace.relative(rtl).display().to_string();
     let mut sources = vec![format!("{relative}/nic_pkg.sv")];
     sources.extend(proof.sources.iter().map(|name| format!("{relative}/{name}")));
     let top = format!("{}_proof", proof.name);
     sources.push(format!("hw/formal/{top}.sv"));
     let way = match proof.way {
-        Way::Induction => "-tempinduct",
-        Way::Bounded => "-tempinduct-baseonly",
+        ProofMethod::Induction => "-tempinduct",
+        ProofMethod::Bounded => "-tempinduct-baseonly",
     };
     let script = format!(
         "read_verilog -sv -formal {}; prep -flatten -top {top}; memory_map; async2sync; chformal -lower; opt -full; \
@@ -186,10 +191,10 @@ fn run(workspace: &Workspace, yosys: &Yosys, proof: &Proof, rtl: &Path) -> Resul
     );
     let output = yosys.run(workspace, &script)?;
     if output.success {
-        return Ok(Outcome::Proved);
+        return Ok(ProofOutcome::Proved);
     }
     if output.log.contains("proof did fail!") {
-        return Ok(Outcome::Refuted);
+        return Ok(ProofOutcome::Refuted);
     }
     Err(vec![format!("{}: yosys failed:\n{}", proof.name, output.tail())])
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::Complaints;
-use crate::chores::Golden;
+use crate::chores::GoldenMode;
 use crate::workspace::Workspace;
 
 const SOURCE: &str = "hw/registers.toml";
@@ -18,17 +18,17 @@ const REGISTER_BYTES: u32 = 4;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Description {
-    register: Vec<Register>,
-    counter: Vec<Counter>,
+struct RegisterFile {
+    register: Vec<RegisterEntry>,
+    counter: Vec<RegisterCounter>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Register {
+struct RegisterEntry {
     name: String,
     offset: u32,
-    access: Access,
+    access: RegisterAccess,
     array: Option<u32>,
     stride: Option<u32>,
     text: String,
@@ -36,7 +36,7 @@ struct Register {
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Access {
+enum RegisterAccess {
     Rw,
     Ro,
     Wo,
@@ -44,12 +44,12 @@ enum Access {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Counter {
+struct RegisterCounter {
     name: String,
     text: String,
 }
 
-impl Register {
+impl RegisterEntry {
     fn count(&self) -> u32 {
         self.array.unwrap_or(1)
     }
@@ -64,14 +64,14 @@ impl Register {
 }
 
 /// Compares what is written from the description with what it should be, or writes it anew.
-pub(crate) fn check(workspace: &Workspace, golden: Golden) -> Result<(), Complaints> {
+pub(crate) fn check(workspace: &Workspace, golden: GoldenMode) -> Result<(), Complaints> {
     let text = std::fs::read_to_string(workspace.root.join(SOURCE))
         .map_err(|error| vec![format!("{SOURCE}: {error}")])?;
     let outputs = generate(&text)?;
     let mut complaints = Complaints::new();
     for (path, content) in outputs {
         let path_full = workspace.root.join(&path);
-        if golden == Golden::Bless {
+        if golden == GoldenMode::Bless {
             std::fs::write(&path_full, content)
                 .map_err(|error| vec![format!("{}: {error}", path.display())])?;
         } else if std::fs::read_to_string(&path_full).unwrap_or_default() != content {
@@ -86,7 +86,7 @@ pub(crate) fn check(workspace: &Workspace, golden: Golden) -> Result<(), Complai
 
 /// The files that follow from a description.
 fn generate(text: &str) -> Result<[(PathBuf, String); 3], Complaints> {
-    let description: Description =
+    let description: RegisterFile =
         toml::from_str(text).map_err(|error| vec![format!("{SOURCE}: {error}")])?;
     crate::none(faults(&description))?;
     Ok([
@@ -97,7 +97,7 @@ fn generate(text: &str) -> Result<[(PathBuf, String); 3], Complaints> {
 }
 
 /// Registers that overlap, are not aligned, or lie outside of the space.
-fn faults(description: &Description) -> Complaints {
+fn faults(description: &RegisterFile) -> Complaints {
     let mut complaints = Complaints::new();
     let mut taken = std::collections::BTreeMap::new();
     for register in &description.register {
@@ -123,7 +123,7 @@ fn faults(description: &Description) -> Complaints {
     complaints
 }
 
-fn verilog(description: &Description) -> String {
+fn verilog(description: &RegisterFile) -> String {
     let mut out = String::from(
         "// Addresses of the NIC's registers, in bytes. Written from hw/registers.toml by `cargo xtask hw regs --bless`.\n\
          /* verilator lint_off UNUSEDPARAM */\npackage nic_registers_pkg;\n",
@@ -147,7 +147,7 @@ fn verilog(description: &Description) -> String {
     out
 }
 
-fn rust(description: &Description) -> String {
+fn rust(description: &RegisterFile) -> String {
     let mut out = String::from(
         "//! Addresses of the NIC's registers, in bytes. Written from `hw/registers.toml` by `cargo xtask hw regs --bless`.\n",
     );
@@ -191,16 +191,16 @@ fn rust(description: &Description) -> String {
     out
 }
 
-fn markdown(description: &Description) -> String {
+fn markdown(description: &RegisterFile) -> String {
     let mut out = String::from(
         "# The NIC's registers\n\nWritten from `hw/registers.toml` by `cargo xtask hw regs --bless`. Every register has 32 bits; addresses \
          are in bytes.\nWhat they are for, [nic.md](nic.md) says.\n\n| address | name | access | meaning |\n|---|---|---|---|\n",
     );
     for register in &description.register {
         let access = match register.access {
-            Access::Rw => "read, write",
-            Access::Ro => "read",
-            Access::Wo => "write",
+            RegisterAccess::Rw => "read, write",
+            RegisterAccess::Ro => "read",
+            RegisterAccess::Wo => "write",
         };
         let place = match register.array {
             None => format!("0x{:03x}", register.offset),
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_follows_from_the_description_is_fresh() {
         let workspace = Workspace::load().unwrap();
-        assert_eq!(check(&workspace, Golden::Check), Ok(()));
+        assert_eq!(check(&workspace, GoldenMode::Check), Ok(()));
     }
 
     #[test]

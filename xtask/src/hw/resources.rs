@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::synthesis::Family;
+use super::synthesis::FpgaFamily;
 
 /// Cells by what they are: look-up tables, flip-flops, carries, distributed RAM, block RAM, multipliers.
 type CellCounts = BTreeMap<&'static str, u64>;
@@ -116,7 +116,7 @@ fn kind_of(cell: &str) -> Option<&'static str> {
 }
 
 /// The table of a family, in Markdown, with the sum of all modules last.
-pub(crate) fn table(family: Family, modules: &BTreeMap<String, ModuleResources>) -> String {
+pub(crate) fn table(family: FpgaFamily, modules: &BTreeMap<String, ModuleResources>) -> String {
     let mut out = format!("{} cells\n\n| module | instances |", family.name());
     for kind in KINDS {
         let _ = write!(out, " {kind} |");
@@ -185,7 +185,7 @@ Printing statistics.
         assert_eq!(of("ram"), (2, CellCounts::from([("block RAM", 4)])));
         assert_eq!(of("nic"), (1, CellCounts::from([("LUT", 10)])));
         assert_eq!(modules.len(), 3);
-        let table = table(Family::Ecp5, &modules);
+        let table = table(FpgaFamily::Ecp5, &modules);
         assert!(table.contains("| fifo | 2 | 6 | 2 | 0 | 0 | 0 | 0 |"), "{table}");
         assert!(
             table.contains("| **all** | 1 | 16 | 2 | 0 | 0 | 4 | 0 |"),

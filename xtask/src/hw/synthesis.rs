@@ -5,33 +5,33 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::resources::{resources, table};
-use super::tools::{MAPPER_MISSING, PLACER_MISSING, PlaceAndRoute, Yosys, YosysOutput, rtl_files};
+use super::tools::{MAPPER_MISSING, PLACER_MISSING, PlaceAndRoute, YosysOutput, YosysProgram, rtl_files};
 use crate::Complaints;
 use crate::workspace::{Workspace, run as run_command};
 
 /// A family of FPGAs.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Family {
+pub(crate) enum FpgaFamily {
     /// Lattice ECP5.
     Ecp5,
     /// Xilinx UltraScale+.
     UltrascalePlus,
 }
 
-impl Family {
-    pub(crate) const ALL: [Family; 2] = [Family::Ecp5, Family::UltrascalePlus];
+impl FpgaFamily {
+    pub(crate) const ALL: [FpgaFamily; 2] = [FpgaFamily::Ecp5, FpgaFamily::UltrascalePlus];
 
     fn script(self, top: &str) -> String {
         match self {
-            Family::Ecp5 => format!("synth_ecp5 -noflatten -top {top}"),
-            Family::UltrascalePlus => format!("synth_xilinx -family xcup -noiopad -top {top}"),
+            FpgaFamily::Ecp5 => format!("synth_ecp5 -noflatten -top {top}"),
+            FpgaFamily::UltrascalePlus => format!("synth_xilinx -family xcup -noiopad -top {top}"),
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Family::Ecp5 => "ECP5",
-            Family::UltrascalePlus => "UltraScale+",
+            FpgaFamily::Ecp5 => "ECP5",
+            FpgaFamily::UltrascalePlus => "UltraScale+",
         }
     }
 }
@@ -51,15 +51,15 @@ const LATCH_MUTANT: [&str; 3] = ["client_slot.sv", "    free_slot = '0;\n", ""];
 /// Prints the tables of all that is asked for, and the clock that ECP5 reaches.
 pub(crate) fn synthesize(
     workspace: &Workspace,
-    yosys: &Yosys,
-    family: Option<Family>,
+    yosys: &YosysProgram,
+    family: Option<FpgaFamily>,
 ) -> Result<(), Complaints> {
     check_elaboration(workspace, yosys)?;
     if !yosys.can_map() {
         eprintln!("xtask: {MAPPER_MISSING}");
         return Ok(());
     }
-    for family in Family::ALL
+    for family in FpgaFamily::ALL
         .into_iter()
         .filter(|one| family.is_none_or(|wanted| wanted == *one))
     {
@@ -68,7 +68,7 @@ pub(crate) fn synthesize(
         println!("{}", table(family, &resources(&log)));
         eprintln!("{}: mapped in {} s", family.name(), began.elapsed().as_secs());
     }
-    if family == Some(Family::UltrascalePlus) {
+    if family == Some(FpgaFamily::UltrascalePlus) {
         return Ok(());
     }
     match PlaceAndRoute::find(workspace) {
@@ -81,13 +81,13 @@ pub(crate) fn synthesize(
 }
 
 /// What takes less than a minute: the whole NIC without a latch or a warning, a mutant with a latch refused, one module mapped.
-pub(crate) fn check_quickly(workspace: &Workspace, yosys: &Yosys) -> Result<(), Complaints> {
+pub(crate) fn check_quickly(workspace: &Workspace, yosys: &YosysProgram) -> Result<(), Complaints> {
     check_elaboration(workspace, yosys)?;
     if !yosys.can_map() {
         eprintln!("xtask: {MAPPER_MISSING}");
         return Ok(());
     }
-    for family in Family::ALL {
+    for family in FpgaFamily::ALL {
         let began = Instant::now();
         let log = map(workspace, yosys, family, QUICK_MODULE)?;
         if !resources(&log).contains_key(QUICK_MODULE) {
@@ -100,7 +100,7 @@ pub(crate) fn check_quickly(workspace: &Workspace, yosys: &Yosys) -> Result<(), 
 }
 
 /// The whole NIC has no latch and gets no warning; a mutant that has a latch does.
-fn check_elaboration(workspace: &Workspace, yosys: &Yosys) -> Result<(), Complaints> {
+fn check_elaboration(workspace: &Workspace, yosys: &YosysProgram) -> Result<(), Complaints> {
     let began = Instant::now();
     crate::none(elaborate(workspace, yosys, &workspace.root.join("hw/rtl"))?)?;
     let found = elaborate(workspace, yosys, &latch_mutant(workspace)?)?;
@@ -115,7 +115,7 @@ fn check_elaboration(workspace: &Workspace, yosys: &Yosys) -> Result<(), Complai
     Ok(())
 }
 
-fn elaborate(workspace: &Workspace, yosys: &Yosys, folder: &Path) -> Result<Complaints, Complaints> {
+fn elaborate(workspace: &Workspace, yosys: &YosysProgram, folder: &Path) -> Result<Complaints, Complaints> {
     let script = format!(
         "read_verilog -sv {}; hierarchy -check -top nic; proc; check -assert",
         sources(workspace, folder)?.join(" ")
@@ -151,7 +151,12 @@ fn latch_mutant(workspace: &Workspace) -> Result<PathBuf, Complaints> {
 }
 
 /// Maps a module and what it contains; the log of it, in which nothing is wrong.
-fn map(workspace: &Workspace, yosys: &Yosys, family: Family, top: &str) -> Result<String, Complaints> {
+fn map(
+    workspace: &Workspace,
+    yosys: &YosysProgram,
+    family: FpgaFamily,
+    top: &str,
+) -> Result<String, Complaints> {
     let script = format!(
         "read_verilog -sv {}; {}; check -assert; stat",
         sources(workspace, &workspace.root.join("hw/rtl"))?.join(" "),
@@ -166,7 +171,7 @@ fn map(workspace: &Workspace, yosys: &Yosys, family: Family, top: &str) -> Resul
 }
 
 /// Places and routes the NIC for ECP5, and prints what nextpnr says of its clock.
-fn time(workspace: &Workspace, yosys: &Yosys, placer: &PlaceAndRoute) -> Result<(), Complaints> {
+fn time(workspace: &Workspace, yosys: &YosysProgram, placer: &PlaceAndRoute) -> Result<(), Complaints> {
     let began = Instant::now();
     // nextpnr's package sees only what is below the folder in which it starts.
     let folder = workspace.root.join("target/hw");
@@ -176,7 +181,7 @@ fn time(workspace: &Workspace, yosys: &Yosys, placer: &PlaceAndRoute) -> Result<
     let script = format!(
         "read_verilog -sv {}; {} -json target/hw/{TIMED}.json; check -assert",
         files.join(" "),
-        Family::Ecp5.script(TIMED)
+        FpgaFamily::Ecp5.script(TIMED)
     );
     judged(yosys.run(workspace, &script)?)?;
     let mut command = placer.command(workspace);
@@ -290,7 +295,7 @@ mod tests {
     #[test]
     fn a_latch_in_the_rtl_is_found_by_yosys() {
         let workspace = Workspace::load().unwrap();
-        match Yosys::find(&workspace) {
+        match YosysProgram::find(&workspace) {
             Some(yosys) => assert_eq!(check_elaboration(&workspace, &yosys), Ok(())),
             None => eprintln!("{YOSYS_MISSING}"),
         }

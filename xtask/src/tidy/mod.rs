@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::Complaints;
 use crate::layering;
 use crate::source::{code_only, has_word};
-use crate::workspace::{Package, Target, Workspace};
+use crate::workspace::{Package, PackageTarget, Workspace};
 use copies::TextFile;
 
 /// Lines of a Rust file with its tests.
@@ -297,7 +297,7 @@ fn package_complaints(workspace: &Workspace, package: &Package) -> Complaints {
             package.name
         ));
     }
-    let is_root = |target: &&Target| target.kind.iter().any(|kind| is_shipped(kind));
+    let is_root = |target: &&PackageTarget| target.kind.iter().any(|kind| is_shipped(kind));
     for root in package.targets.iter().filter(is_root) {
         let text = std::fs::read_to_string(&root.src_path).unwrap_or_default();
         complaints.extend(root_complaint(workspace.relative(&root.src_path), &text));

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use provost_datagram::{Config, Endpoint, Event};
 use provost_datagram_sim::{Application, Host, Links, Random, Simulation};
-use provost_raft_kv::client::{Client, ClientConfig, Route};
-use provost_raft_kv::member::{Member, MemberConfig, Reads};
+use provost_raft_kv::client::{Client, ClientConfig, ReadRoute};
+use provost_raft_kv::member::{Member, MemberConfig, ReadRule};
 use provost_raft_kv::operation::Operation;
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
 
-use super::disk::Disk;
-use super::history::History;
+use super::disk::SimulatedDisk;
+use super::history::CallHistory;
 
 pub(crate) const MEMBERS: u16 = 3;
 const CLIENTS: u16 = 4;
@@ -22,14 +22,14 @@ pub(crate) const MS: u64 = 1_000_000;
 const CALM_NS: u64 = 60_000 * MS;
 
 /// What runs on a host.
-pub(crate) enum Part {
+pub(crate) enum HostPart {
     Member(Box<SlowReplica>),
-    Client(Box<Worker>),
+    Client(Box<ClientWorker>),
 }
 
 /// A member whose disk takes its time.
 pub(crate) struct SlowReplica {
-    replica: Replica<Host, Disk>,
+    replica: Replica<Host, SimulatedDisk>,
     sync_ns_max: u64,
     random: Random,
     /// When the disk is done with what it was given.
@@ -54,27 +54,27 @@ impl SlowReplica {
     }
 }
 
-impl Application for Part {
+impl Application for HostPart {
     fn handle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64, event: Event<'_>) {
         match self {
-            Part::Member(member) => member.replica.handle(endpoint, now_ns, event),
-            Part::Client(worker) => worker.client.handle(now_ns, event),
+            HostPart::Member(member) => member.replica.handle(endpoint, now_ns, event),
+            HostPart::Client(worker) => worker.client.handle(now_ns, event),
         }
     }
 
     fn idle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64) -> Option<u64> {
         match self {
-            Part::Member(member) => member.idle(endpoint, now_ns),
-            Part::Client(worker) => worker.idle(endpoint, now_ns),
+            HostPart::Member(member) => member.idle(endpoint, now_ns),
+            HostPart::Client(worker) => worker.idle(endpoint, now_ns),
         }
     }
 }
 
 /// A client that asks one thing after the other, and notes what it is answered.
-pub(crate) struct Worker {
+pub(crate) struct ClientWorker {
     client: Client<Host>,
     number: usize,
-    history: Rc<RefCell<History>>,
+    history: Rc<RefCell<CallHistory>>,
     random: Random,
     operations_left: usize,
     values: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Worker {
     seen: Option<Vec<u8>>,
 }
 
-impl Worker {
+impl ClientWorker {
     fn idle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64) -> Option<u64> {
         while let Some((_, answer)) = self.client.poll_outcome() {
             self.history.borrow_mut().answer(self.number, &answer);
@@ -152,11 +152,11 @@ pub(crate) enum ClientWork {
 
 /// What a run is like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RunPlan {
     pub(crate) seed: u64,
     pub(crate) operations: usize,
     pub(crate) think_ns_max: u64,
-    pub(crate) reads: Reads,
+    pub(crate) reads: ReadRule,
     pub(crate) snapshot_entries: u64,
     /// Whether clients read from members of their own.
     pub(crate) spread: bool,
@@ -166,13 +166,13 @@ pub(crate) struct Plan {
     pub(crate) sync_ns_max: u64,
 }
 
-impl Plan {
-    pub(crate) fn of(seed: u64) -> Plan {
-        Plan {
+impl RunPlan {
+    pub(crate) fn of(seed: u64) -> RunPlan {
+        RunPlan {
             seed,
             operations: 60,
             think_ns_max: 100 * MS,
-            reads: Reads::Linearizable,
+            reads: ReadRule::Linearizable,
             snapshot_entries: 1_000_000,
             spread: false,
             workload: ClientWork::Mixed,
@@ -182,28 +182,28 @@ impl Plan {
     }
 }
 
-pub(crate) struct Cluster {
-    pub(crate) simulation: Simulation<Part>,
-    pub(crate) history: Rc<RefCell<History>>,
+pub(crate) struct SimulatedCluster {
+    pub(crate) simulation: Simulation<HostPart>,
+    pub(crate) history: Rc<RefCell<CallHistory>>,
     pub(crate) random: Random,
-    disks: Vec<Disk>,
+    disks: Vec<SimulatedDisk>,
     config: Config,
-    plan: Plan,
+    plan: RunPlan,
     restarts: u64,
 }
 
-impl Cluster {
-    pub(crate) fn new(plan: Plan) -> Cluster {
+impl SimulatedCluster {
+    pub(crate) fn new(plan: RunPlan) -> SimulatedCluster {
         let config = Config {
             peer_timeout_ns: 300 * MS,
             ..Config::default()
         };
         let history = Rc::default();
-        let disks: Vec<Disk> = (0..MEMBERS).map(|_| Disk::default()).collect();
+        let disks: Vec<SimulatedDisk> = (0..MEMBERS).map(|_| SimulatedDisk::default()).collect();
         let members = (0..MEMBERS).map(|host| member(&plan, host, 0, disks[usize::from(host)].clone()));
         let clients = (0..CLIENTS).map(|number| client(&plan, number, &history));
         let parts = members.chain(clients).collect();
-        Cluster {
+        SimulatedCluster {
             simulation: Simulation::new(plan.seed, plan.links, &config, parts),
             history,
             random: Random::new(plan.seed ^ 0x5eed),
@@ -214,27 +214,27 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn replica(&self, host: Host) -> &Replica<Host, Disk> {
+    pub(crate) fn replica(&self, host: Host) -> &Replica<Host, SimulatedDisk> {
         match self.simulation.application(host) {
-            Part::Member(member) => &member.replica,
-            Part::Client(_) => panic!("host {host} is a client"),
+            HostPart::Member(member) => &member.replica,
+            HostPart::Client(_) => panic!("host {host} is a client"),
         }
     }
 
     /// How long each operation of the first client took.
     pub(crate) fn took_ns(&self) -> &[u64] {
         match self.simulation.application(MEMBERS) {
-            Part::Client(worker) => &worker.took_ns,
-            Part::Member(_) => panic!("members are before clients"),
+            HostPart::Client(worker) => &worker.took_ns,
+            HostPart::Member(_) => panic!("members are before clients"),
         }
     }
 
     /// A member that leads, once there is one beside `before`.
     pub(crate) fn leader_after(&mut self, before: Option<Host>) -> Host {
-        let leader = |simulation: &Simulation<Part>| {
+        let leader = |simulation: &Simulation<HostPart>| {
             (0..MEMBERS).find(|host| match simulation.application(*host) {
-                Part::Member(member) => Some(*host) != before && member.replica.member().is_leader(),
-                Part::Client(_) => false,
+                HostPart::Member(member) => Some(*host) != before && member.replica.member().is_leader(),
+                HostPart::Client(_) => false,
             })
         };
         let until_ns = self.simulation.now_ns() + CALM_NS;
@@ -266,10 +266,10 @@ impl Cluster {
         self.simulation.restart(host, &self.config, part);
     }
 
-    pub(crate) fn is_done(simulation: &Simulation<Part>) -> bool {
+    pub(crate) fn is_done(simulation: &Simulation<HostPart>) -> bool {
         (MEMBERS..MEMBERS + CLIENTS).all(|host| match simulation.application(host) {
-            Part::Client(worker) => worker.is_done(),
-            Part::Member(_) => false,
+            HostPart::Client(worker) => worker.is_done(),
+            HostPart::Member(_) => false,
         })
     }
 
@@ -281,13 +281,13 @@ impl Cluster {
         let seed = self.plan.seed;
         let done = self.simulation.run_until(until_ns, Self::is_done);
         assert!(done, "seed {seed}: not everybody was answered");
-        let same = |simulation: &Simulation<Part>| {
+        let same = |simulation: &Simulation<HostPart>| {
             let store = |host| match simulation.application(host) {
-                Part::Member(member) => {
+                HostPart::Member(member) => {
                     let member = member.replica.member();
                     Some((member.applied(), member.store()))
                 }
-                Part::Client(_) => None,
+                HostPart::Client(_) => None,
             };
             (1..MEMBERS).all(|host| store(host) == store(0))
         };
@@ -308,7 +308,7 @@ impl Cluster {
     }
 }
 
-fn member(plan: &Plan, host: Host, restarts: u64, disk: Disk) -> Part {
+fn member(plan: &RunPlan, host: Host, restarts: u64, disk: SimulatedDisk) -> HostPart {
     let config = MemberConfig {
         id: u64::from(host) + 1,
         members: (1..=u64::from(MEMBERS)).collect(),
@@ -323,7 +323,7 @@ fn member(plan: &Plan, host: Host, restarts: u64, disk: Disk) -> Part {
         tick_ns: TICK_NS,
     };
     let member = Member::new(config, disk).expect("the disk keeps what was written");
-    Part::Member(Box::new(SlowReplica {
+    HostPart::Member(Box::new(SlowReplica {
         replica: Replica::new(member, config_replica),
         sync_ns_max: plan.sync_ns_max,
         random: Random::new(plan.seed << 32 | restarts << 8 | u64::from(host)),
@@ -331,19 +331,19 @@ fn member(plan: &Plan, host: Host, restarts: u64, disk: Disk) -> Part {
     }))
 }
 
-fn client(plan: &Plan, number: u16, history: &Rc<RefCell<History>>) -> Part {
+fn client(plan: &RunPlan, number: u16, history: &Rc<RefCell<CallHistory>>) -> HostPart {
     let config = ClientConfig {
         members: (0..MEMBERS).map(|host| (u64::from(host) + 1, host)).collect(),
         slots: 1,
         attempt_ns: 200 * MS,
         pause_ns: 10 * MS,
         route: if plan.spread {
-            Route::Member(usize::from(number % MEMBERS))
+            ReadRoute::Member(usize::from(number % MEMBERS))
         } else {
-            Route::Leader
+            ReadRoute::Leader
         },
     };
-    Part::Client(Box::new(Worker {
+    HostPart::Client(Box::new(ClientWorker {
         client: Client::new(config),
         number: usize::from(number),
         history: Rc::clone(history),

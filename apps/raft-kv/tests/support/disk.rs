@@ -7,15 +7,15 @@ use std::rc::Rc;
 use provost_raft_kv::journal::JournalMedium;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disk(Rc<RefCell<Content>>);
+pub(crate) struct SimulatedDisk(Rc<RefCell<DiskContent>>);
 
 #[derive(Debug, Default)]
-struct Content {
+struct DiskContent {
     bytes: Vec<u8>,
     synced: usize,
 }
 
-impl Disk {
+impl SimulatedDisk {
     /// The machine stops: of what was not synced, this many per cent are there afterwards.
     pub(crate) fn stop(&self, per_cent: usize) {
         let mut content = self.0.borrow_mut();
@@ -25,7 +25,7 @@ impl Disk {
     }
 }
 
-impl JournalMedium for Disk {
+impl JournalMedium for SimulatedDisk {
     fn load(&mut self) -> io::Result<Vec<u8>> {
         Ok(self.0.borrow().bytes.clone())
     }

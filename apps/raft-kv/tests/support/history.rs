@@ -32,25 +32,25 @@ impl SequentialSpec for OneKey {
 }
 
 #[derive(Clone, Debug)]
-enum Moment {
+enum HistoryMoment {
     Asked(usize, Operation),
     Answered(usize, RequestAnswer),
 }
 
 /// What happened, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct History {
-    moments: Vec<Moment>,
+pub(crate) struct CallHistory {
+    moments: Vec<HistoryMoment>,
     answered: usize,
 }
 
-impl History {
+impl CallHistory {
     pub(crate) fn ask(&mut self, client: usize, operation: &Operation) {
-        self.moments.push(Moment::Asked(client, operation.clone()));
+        self.moments.push(HistoryMoment::Asked(client, operation.clone()));
     }
 
     pub(crate) fn answer(&mut self, client: usize, answer: &RequestAnswer) {
-        self.moments.push(Moment::Answered(client, answer.clone()));
+        self.moments.push(HistoryMoment::Answered(client, answer.clone()));
         self.answered += 1;
     }
 
@@ -60,7 +60,8 @@ impl History {
 
     /// How many answers are like this.
     pub(crate) fn count(&self, is_so: impl Fn(&RequestAnswer) -> bool) -> usize {
-        let answered = |moment: &&Moment| matches!(moment, Moment::Answered(_, answer) if is_so(answer));
+        let answered =
+            |moment: &&HistoryMoment| matches!(moment, HistoryMoment::Answered(_, answer) if is_so(answer));
         self.moments.iter().filter(answered).count()
     }
 
@@ -70,7 +71,7 @@ impl History {
         let mut asked: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         for moment in &self.moments {
             match moment {
-                Moment::Asked(client, operation) => {
+                HistoryMoment::Asked(client, operation) => {
                     let key = key_of(operation);
                     asked.insert(*client, key.clone());
                     let tester = testers
@@ -80,7 +81,7 @@ impl History {
                         .on_invoke(*client, operation.clone())
                         .expect("a client asks one thing at a time");
                 }
-                Moment::Answered(client, answer) => {
+                HistoryMoment::Answered(client, answer) => {
                     let tester = asked.get(client).and_then(|key| testers.get_mut(key));
                     let tester = tester.expect("what is answered was asked");
                     tester
