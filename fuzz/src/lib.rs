@@ -16,6 +16,7 @@ mod requests;
 mod restore;
 mod saved;
 mod session;
+mod store;
 mod subject;
 mod submission;
 mod wire;
@@ -49,6 +50,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "schema",
         run: message::schema,
+        seeds: message::schema_seeds,
+    },
+    Target {
+        name: "schema_store",
+        run: store::schema_store,
         seeds: message::schema_seeds,
     },
     Target {
