@@ -187,7 +187,7 @@ mod tests {
         let outcome = |runs: &[f64]| TargetVerdict::of_bound("", runs, 10.0, "%").map(|one| one.outcome);
         assert_eq!(outcome(&[-50.0, -40.0]), Some(TargetOutcome::Met));
         assert_eq!(outcome(&[11.0, 12.0]), Some(TargetOutcome::Missed));
-        assert_eq!(outcome(&[9.0, 12.0]), Some(TargetOutcome::Undecided));
+        assert_eq!(outcome(&[4.0, 9.0, 12.0]), Some(TargetOutcome::Undecided));
     }
 
     #[test]
