@@ -130,6 +130,36 @@ fn at_rest_it_keeps_little_memory_of_its_own() {
     assert!((100 << 10..BOUND_BYTES).contains(&bytes), "{bytes} bytes");
 }
 
+/// A line of what the kernel says of a process, in bytes.
+fn status_bytes(process: u32, file: &str, line: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("a child");
+    let kib = text.lines().find_map(|told| told.strip_prefix(line));
+    let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.expect("a number") * 1024
+}
+
+/// A build that is not optimized has four times the code of a package's, so this compares with what starting took; `bench call` holds
+/// what packages are built of against a bound.
+#[test]
+fn at_rest_it_has_given_back_what_starting_took() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let more = ["--listen", "127.0.0.1:0", "--policy", "null", "--log", "warn"];
+    let program = Program::start(&directory.path().join("control.sock"), &more);
+    let process = program.0.id();
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        let (most, now) = (
+            status_bytes(process, "status", "VmHWM:"),
+            status_bytes(process, "smaps_rollup", "Rss:"),
+        );
+        if now < most / 3 * 2 {
+            return;
+        }
+        assert!(Instant::now() < until, "{now} bytes of {most} are resident");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn options_are_checked_like_the_file() {
     let bad: [&[&str]; 4] = [

@@ -13,6 +13,7 @@ mod mapping;
 mod memfd;
 mod packet;
 mod poller;
+mod program_pages;
 mod rings;
 mod time_slice;
 mod window;
@@ -27,6 +28,7 @@ pub use packet::{
     DESCRIPTORS_BATCH_MAX, DESCRIPTORS_MAX, Packet, PacketListener, PacketSocket, PeerCredentials,
 };
 pub use poller::{Event, Interest, POLL_EVENTS_MAX, Poller, Wait, wait_for};
+pub use program_pages::release_program_pages;
 pub use rings::{AppRings, RingIndices, ServiceRings};
 pub use time_slice::{TimeSlice, TimeSliceChoice};
 pub use window::{WINDOW_BYTES_MIN, Window, WindowKeeping};
