@@ -20,8 +20,8 @@ const OTHER_BOUNDS: [(&str, usize); 4] = [
 ];
 /// Crate roots, which name all modules and are named by none.
 const ROOTS: [&str; 2] = ["lib.rs", "main.rs"];
-/// What begins the tests at the end of a file.
-const TESTS: &str = "#[cfg(test)]";
+/// What begins the tests at the end of a file: a module of its own.
+const TESTS: &str = "#[cfg(test)]\nmod ";
 
 /// For each module of a crate, the modules of the crate that it names.
 type ModuleUses = BTreeMap<String, BTreeSet<String>>;

@@ -14,8 +14,8 @@ const REGISTRY: &str = "crates/node/daemon/src/transport/";
 const KIND: &str = "TransportKind::";
 /// What begins the name of a transport's crate.
 const CRATE: &str = "provost_transport_";
-/// What begins the tests at the end of a file, which may name what they test with.
-const TESTS: &str = "#[cfg(test)]";
+/// What begins the tests at the end of a file: a module of its own.
+const TESTS: &str = "#[cfg(test)]\nmod ";
 /// Files that are tests as a whole.
 const TEST_FILE: &str = "tests.rs";
 
