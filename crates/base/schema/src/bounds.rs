@@ -15,6 +15,17 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), SchemaErrorKind> {
     count(bytes, DescriptorNode::Set, limits::NESTING_MAX, &mut left)
 }
 
+/// Counts the parts of one serialized `FileDescriptorProto`, of which there may be so many: to be asked before bytes of a stranger are
+/// decoded, as what they become takes a hundred times their length.
+///
+/// # Errors
+/// It has more, or is no such file.
+pub fn file_parts(bytes: &[u8], parts_max: usize) -> Result<usize, SchemaErrorKind> {
+    let mut left = parts_max;
+    count(bytes, DescriptorNode::File, limits::NESTING_MAX, &mut left)?;
+    Ok(parts_max - left)
+}
+
 pub(crate) fn too_many(what: &'static str, max: usize) -> SchemaErrorKind {
     SchemaErrorKind::TooMany { what, max }
 }

@@ -15,6 +15,7 @@ mod opaque;
 mod prune;
 mod store;
 
+pub use bounds::file_parts;
 pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};

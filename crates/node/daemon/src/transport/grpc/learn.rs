@@ -4,13 +4,14 @@
 //! Whatever it answers: questions, files, bytes and time are bounded, and of what it tells only the service that it was asked for
 //! counts, so that no server can say what a service of another one is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use prost::Message;
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
+use provost_schema::{SchemaErrorKind, file_parts};
 use provost_transport_grpc::AskFault;
 use provost_wire::Code;
-use provost_wire::limits::SCHEMA_BYTES_MAX;
+use provost_wire::limits::{SCHEMA_BYTES_MAX, SCHEMA_PARTS_MAX};
 
 use crate::foreign_text::cut;
 use crate::reflection_messages::{
@@ -20,7 +21,7 @@ use crate::reflection_messages::{
 /// Versions of the protocol, in the order in which they are tried.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha"];
 /// Files of a schema that a server tells.
-const FILES_MAX: usize = 1_024;
+pub(crate) const FILES_MAX: usize = 1_024;
 /// Bytes of one answer.
 pub(super) const ANSWER_BYTES_MAX: u32 = SCHEMA_BYTES_MAX as u32 + (64 << 10);
 
@@ -50,6 +51,8 @@ pub(crate) enum LearnFault {
     Bytes,
     #[error("it tells more than {FILES_MAX} files")]
     Files,
+    #[error("its files have more than {SCHEMA_PARTS_MAX} parts, the most of a schema")]
+    Parts,
     #[error("it tells two files that are called {0}, and are not the same")]
     Contradiction(String),
     #[error("it was asked for the file {0}, and sent others")]
@@ -100,6 +103,10 @@ pub(crate) fn learn(
 struct ServerFiles {
     by_name: BTreeMap<String, FileDescriptorProto>,
     bytes: usize,
+    /// Parts of all files, and of those that came twice.
+    parts: usize,
+    /// Names that files import, and that were not looked at.
+    imported: VecDeque<String>,
 }
 
 impl ServerFiles {
@@ -129,8 +136,7 @@ impl ServerFiles {
         match response.told {
             Some(ReflectionAnswer::Files(told)) if !told.files.is_empty() => {
                 for bytes in &told.files {
-                    let file = FileDescriptorProto::decode(&**bytes);
-                    self.keep(file.map_err(|error| malformed(error.to_string()))?, bytes.len())?;
+                    self.keep(bytes, &malformed)?;
                 }
                 Ok(())
             }
@@ -143,30 +149,34 @@ impl ServerFiles {
         }
     }
 
-    fn keep(&mut self, file: FileDescriptorProto, bytes: usize) -> Result<(), LearnFault> {
+    /// Keeps a file. Its bytes are counted before they are decoded: a file of two bytes for each message would become gigabytes.
+    fn keep(&mut self, bytes: &[u8], malformed: &impl Fn(String) -> LearnFault) -> Result<(), LearnFault> {
+        let parts = file_parts(bytes, SCHEMA_PARTS_MAX - self.parts);
+        self.parts += parts.map_err(|error| match error {
+            SchemaErrorKind::TooMany { .. } => LearnFault::Parts,
+            error => malformed(error.to_string()),
+        })?;
+        let file = FileDescriptorProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
         match self.by_name.get(file.name()) {
             Some(known) if *known == file => return Ok(()),
             Some(_) => return Err(LearnFault::Contradiction(cut(file.name()).to_string())),
             None => {}
         }
-        self.bytes += bytes;
+        self.bytes += bytes.len();
         if self.bytes > SCHEMA_BYTES_MAX {
             return Err(LearnFault::Bytes);
         }
         if self.by_name.len() >= FILES_MAX {
             return Err(LearnFault::Files);
         }
+        self.imported.extend(file.dependency.iter().cloned());
         self.by_name.insert(file.name().to_owned(), file);
         Ok(())
     }
 
     /// A file that one of them imports, and that was not told.
-    fn missing(&self) -> Option<String> {
-        let imported = self.by_name.values().flat_map(|file| &file.dependency);
-        imported
-            .into_iter()
-            .find(|name| !self.by_name.contains_key(*name))
-            .cloned()
+    fn missing(&mut self) -> Option<String> {
+        std::iter::from_fn(|| self.imported.pop_front()).find(|name| !self.by_name.contains_key(name))
     }
 
     /// All files, with no service but this one.
@@ -191,6 +201,10 @@ impl ServerFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use prost_types::ServiceDescriptorProto;
     use provost_grpc::GrpcStatus;
 
@@ -312,6 +326,20 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_small_and_become_large_are_refused_before_they_are_decoded() {
+        // Field 4, a message of no bytes: 250 bytes each when it is decoded.
+        let name = file("s", &["S"], &[]).encode_to_vec();
+        let messages = [0x22, 0].repeat(SCHEMA_PARTS_MAX);
+        let answer = said(ReflectionAnswer::Files(FilesResponse {
+            files: vec![[name, messages].concat()],
+        }));
+        let answer = answer.unwrap();
+        assert!(answer.len() < ANSWER_BYTES_MAX as usize);
+        let told = learn("a.S", |_, _| Ok(answer.clone()));
+        assert!(matches!(told, Err(LearnFault::Parts)), "{told:?}");
+    }
+
+    #[test]
     fn what_never_ends_is_bounded_in_files_and_bytes() {
         let mut count = 0;
         let endless = |_: &str, message: &[u8]| {
@@ -334,5 +362,83 @@ mod tests {
         };
         assert!(problem(heavy).contains("bytes, the most of a schema"));
         assert!(count <= 5);
+    }
+
+    /// Files that import each other in any way, cycles too; the first one declares the service.
+    fn any_files() -> impl Strategy<Value = Vec<Vec<usize>>> {
+        (1_usize..12).prop_flat_map(|files| vec(vec(0..files, 0..4), files))
+    }
+
+    fn told_files(imports: &[Vec<usize>]) -> Vec<FileDescriptorProto> {
+        let described = |(number, imports): (usize, &Vec<usize>)| {
+            let imports: Vec<String> = imports.iter().map(|import| format!("f{import}")).collect();
+            let imports: Vec<&str> = imports.iter().map(String::as_str).collect();
+            let services: &[&str] = if number == 0 { &["S", "Other"] } else { &["T"] };
+            file(&format!("f{number}"), services, &imports)
+        };
+        imports.iter().enumerate().map(described).collect()
+    }
+
+    /// A file, and those that it needs.
+    fn reached(imports: &[Vec<usize>], first: usize) -> BTreeSet<usize> {
+        let (mut reached, mut left) = (BTreeSet::new(), vec![first]);
+        while let Some(file) = left.pop() {
+            if reached.insert(file) {
+                left.extend(&imports[file]);
+            }
+        }
+        reached
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// A server that answers each question with the file that is asked for, and with others, tells exactly what the service
+        /// needs and what it sent along, in one question for each file at most.
+        #[test]
+        fn what_a_service_needs_is_told_whole(imports in any_files(), along in any::<prop::sample::Index>()) {
+            let described = told_files(&imports);
+            let mut questions = Vec::new();
+            let mut sent = BTreeSet::new();
+            let told = learn("a.S", |_, message| {
+                let name = asked(message);
+                questions.push(name.clone());
+                let number = name.strip_prefix('f').map_or(0, |number| number.parse().unwrap());
+                let beside = along.index(described.len());
+                sent.extend([number, beside]);
+                files(&[described[number].clone(), described[beside].clone()])
+            });
+            let ToldSchema::Files(set) = told.unwrap() else {
+                panic!("nothing was told");
+            };
+            let set = FileDescriptorSet::decode(&*set).unwrap();
+            let names: BTreeSet<usize> = set.file.iter().map(|file| file.name()[1..].parse().unwrap()).collect();
+            // What was sent along is asked for whole too.
+            let needed: BTreeSet<usize> = sent.iter().flat_map(|file| reached(&imports, *file)).collect();
+            prop_assert_eq!(&names, &needed);
+            prop_assert_eq!(set.file.len(), names.len());
+            prop_assert!(questions.len() <= names.len());
+            let services: Vec<&str> = set.file.iter().flat_map(|file| &file.service).map(|one| one.name()).collect();
+            prop_assert_eq!(services, ["S"]);
+        }
+
+        /// Of a server that leaves one of the needed files out, or sends another in its place, nothing is taken.
+        #[test]
+        fn a_server_that_keeps_a_file_back_is_refused(imports in any_files(), kept in any::<prop::sample::Index>()) {
+            let described = told_files(&imports);
+            let needed: Vec<usize> = reached(&imports, 0).into_iter().filter(|file| *file != 0).collect();
+            prop_assume!(!needed.is_empty());
+            let kept = *kept.get(&needed);
+            let told = learn("a.S", |_, message| {
+                let name = asked(message);
+                let number = name.strip_prefix('f').map_or(0, |number| number.parse().unwrap());
+                files(&[described[if number == kept { 0 } else { number }].clone()])
+            });
+            let evaded = match told {
+                Err(LearnFault::Evasion(name)) => name,
+                other => panic!("{other:?}"),
+            };
+            prop_assert_eq!(evaded, format!("f{}", kept));
+        }
     }
 }
