@@ -183,6 +183,16 @@ pub const TARGETS: &[Target] = &[
         seeds: provost_grpc::fuzzing::saved_seeds,
     },
     Target {
+        name: "saved_grpc_links",
+        run: provost_transport_grpc::fuzzing::saved,
+        seeds: provost_transport_grpc::fuzzing::saved_seeds,
+    },
+    Target {
+        name: "told_schema",
+        run: provostd::fuzzing::told_schema,
+        seeds: provostd::fuzzing::told_schema_seeds,
+    },
+    Target {
         name: "submissions",
         run: submission::submissions,
         seeds: submission::submissions_seeds,

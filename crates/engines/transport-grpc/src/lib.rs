@@ -20,6 +20,7 @@ mod carrier;
 mod chunk;
 mod config;
 mod engine;
+pub mod fuzzing;
 mod link;
 mod replies;
 mod requests;

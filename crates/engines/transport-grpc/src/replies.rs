@@ -118,7 +118,7 @@ impl GrpcTransport {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
-        call.messages_came += 1;
+        call.messages_came = call.messages_came.saturating_add(1);
         self.held_cost += call.hold(CallArrival::Message(message));
         let is_second = !call.server_streaming && call.messages_came > 1;
         if is_second {

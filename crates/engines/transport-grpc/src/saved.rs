@@ -74,7 +74,7 @@ impl GrpcTransport {
         SavedState::new(KIND, STATE_FORM, out)
     }
 
-    fn saved_calls(&self) -> SavedState {
+    pub(crate) fn saved_calls(&self) -> SavedState {
         let mut out = FieldWriter::new();
         let refused = self.refusals.iter().map(|step| step.call);
         let mut calls: Vec<u64> = self.calls.keys().copied().chain(refused).collect();
@@ -211,6 +211,11 @@ impl GrpcTransport {
         for id in fields.list(CALLS_MAX)? {
             self.note_ready(id);
         }
+        // None waits for ever to be told of its end.
+        let has_ended = |call: &GrpcCall| call.end.is_some();
+        let ended = self.calls.iter().filter(|(_, call)| has_ended(call));
+        let ended: BTreeSet<u64> = ended.map(|(id, _)| *id).collect();
+        ended.into_iter().for_each(|id| self.note_ready(id));
         self.refusals = Step::restore_all(fields, restorer, REFUSALS_MAX)?.into();
         Ok(())
     }

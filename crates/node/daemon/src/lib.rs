@@ -31,6 +31,7 @@ mod counts;
 mod endpoint_health;
 mod enforcement;
 mod foreign_text;
+pub mod fuzzing;
 mod grpc;
 mod grpc_certificates;
 pub mod hot_restart;

@@ -72,6 +72,9 @@ impl GrpcCall {
         call.unread = fields.list::<UnreadMessage>(MESSAGES_MAX)?.into();
         call.unread_cost = call.unread.iter().map(|unread| u64::from(unread.cost)).sum();
         call.given_back = fields.u64()?;
+        if call.given_back > call.unread_cost {
+            return Err(fields.damaged("more was given back than the app was given"));
+        }
         call.end = Option::restore(fields)?;
         Ok(call)
     }

@@ -21,7 +21,7 @@ use provost_wire::Code;
 use rustix::net::AddressFamily;
 
 use self::attempts::{DialAttempts, DialTarget, TlsTarget};
-pub(crate) use self::learn::ToldSchema;
+pub(crate) use self::learn::{FILES_MAX as TOLD_FILES_MAX, ToldSchema, learn as learn_schema};
 pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
 use super::{
@@ -89,7 +89,7 @@ impl SchemaQuestion {
 
     /// Asks a server that was reached.
     fn ask(&self, met: &mut MetServer, authority: &str, deadline: Instant) {
-        let told = learn::learn(&self.service, |path, message| {
+        let told = learn_schema(&self.service, |path, message| {
             let question = grpc::ServerQuestion {
                 path,
                 authority,

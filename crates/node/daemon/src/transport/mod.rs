@@ -26,12 +26,14 @@ use provost_wire::Code;
 pub(crate) use address::PeerAddress;
 pub(crate) use grpc::channels as grpc_channels;
 pub(crate) use grpc::{
-    GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, SchemaQuestion, ToldSchema, is_own_dial,
+    GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, SchemaQuestion, TOLD_FILES_MAX,
+    ToldSchema, is_own_dial, learn_schema,
 };
 pub(crate) use provost_transport::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
 pub(crate) use provost_transport_datagram::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+pub(crate) use provost_transport_grpc::AskFault;
 pub(crate) use provost_transport_migration::beside;
 pub(crate) use tls_carrier::{TLS_CARRIER, TlsCarrier};
 pub(crate) use tls_handshake::finish_handshake;

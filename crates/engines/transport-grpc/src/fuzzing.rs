@@ -1,0 +1,360 @@
+//! What must hold of any bytes whatever, for fuzzers: each function panics if it does not.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use provost_datapath::{
+    BlockContent, Body, BufferPool, ConnectionSignals, Context, EncodedBody, Engine, FieldReader, FlowHints,
+    ForeignBytes, HeapFull, NotSaved, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, RestoreError,
+    Restorer, SavedState, Saver, SocketHint, Step,
+};
+use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, ResponseHead};
+use provost_http2::DataChunk;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+use crate::chunk::MessageChunk;
+use crate::{
+    ByteCarrier, GrpcLink, GrpcMethod, GrpcTransport, GrpcTransportConfig, GrpcTransportParts, PLAIN_CARRIER,
+    RestoredTransportParts,
+};
+
+/// Bytes of an input that its server says as well.
+const SAID_BYTES_MAX: usize = 2_000;
+/// Polls before the connection is closed, and after.
+const POLLS: u64 = 6;
+/// Steps that the app takes in one poll.
+const STEPS_MAX: usize = 64;
+/// The methods: a unary one, and one of streams both ways.
+const UNARY: u16 = 0;
+const CHAT: u16 = 1;
+
+/// A server that says this, and takes whatever it is told.
+struct RecordedServer {
+    says: Vec<u8>,
+    socket: OwnedFd,
+}
+
+impl Read for RecordedServer {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.says.len().min(into.len());
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        into[..count].copy_from_slice(&self.says[..count]);
+        self.says.drain(..count);
+        Ok(count)
+    }
+}
+
+impl Write for RecordedServer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for RecordedServer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What is beside a state: nothing.
+struct NothingBeside;
+
+impl Restorer for NothingBeside {
+    fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+        Err(NotSaved::Block { at: saved.at })
+    }
+
+    fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
+        Err(NotSaved::Foreign { kept })
+    }
+}
+
+impl ReceiveHeap for NothingBeside {
+    fn allocate(&mut self, _bytes: u32) -> Result<ReceivedBlock, HeapFull> {
+        Err(HeapFull)
+    }
+
+    fn bytes_mut(&mut self, _block: &mut ReceivedBlock) -> &mut [u8] {
+        &mut []
+    }
+
+    fn free(&mut self, _block: ReceivedBlock) {}
+}
+
+/// Saves for a process that reads the newest form. What these engines have names nothing beside it.
+struct ToNewest;
+
+impl Saver for ToNewest {
+    fn newest_form(&self, _kind: &str) -> u32 {
+        u32::MAX
+    }
+
+    fn foreign(&mut self, _bytes: &ForeignBytes, _out: &mut Vec<u8>) {}
+
+    fn block(&mut self, _block: &ReceivedBlock, _content: BlockContent) {}
+}
+
+fn methods() -> Arc<[GrpcMethod]> {
+    let method = |name: &str, streams: bool| GrpcMethod {
+        path: format!("/a.B/{name}"),
+        client_streaming: streams,
+        server_streaming: streams,
+    };
+    [method("Unary", false), method("Chat", true)].into()
+}
+
+/// The engine that is made of a state, with servers at the other ends of its links that say this. Without sockets, nothing can be
+/// tried.
+fn restored(state: &SavedState, says: &[u8], signals: &Arc<ConnectionSignals>) -> Option<GrpcTransport> {
+    let (first, second) = UnixStream::pair().ok()?;
+    let parts = RestoredTransportParts {
+        sockets: vec![first.into(), second.into()],
+        carrier: &mut |socket, fields| carrier(socket, fields, says),
+        dialer: &mut |_| Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
+        methods: methods(),
+        config: GrpcTransportConfig::default(),
+        counts: Arc::default(),
+        signals: Arc::clone(signals),
+        restorer: &mut NothingBeside,
+        now: 1,
+    };
+    GrpcTransport::restore(state, parts).ok()
+}
+
+fn carrier(
+    socket: OwnedFd,
+    fields: &mut FieldReader<'_>,
+    says: &[u8],
+) -> Result<Box<dyn ByteCarrier>, RestoreError> {
+    match fields.u8()? {
+        PLAIN_CARRIER => Ok(Box::new(RecordedServer {
+            says: says.to_vec(),
+            socket,
+        })),
+        _ => Err(fields.damaged("another carrier")),
+    }
+}
+
+/// An engine, and the app at the other end of its datapath.
+struct FuzzedApp {
+    engine: GrpcTransport,
+    signals: Arc<ConnectionSignals>,
+    tx: Queue<Step>,
+    rx: Queue<Step>,
+    buffers: BufferPool,
+    now: u64,
+    /// How often each call has ended.
+    ends: BTreeMap<u64, u32>,
+}
+
+impl FuzzedApp {
+    fn beside(engine: GrpcTransport, signals: Arc<ConnectionSignals>) -> FuzzedApp {
+        FuzzedApp {
+            engine,
+            signals,
+            tx: Queue::with_bound(2 * STEPS_MAX),
+            rx: Queue::with_bound(STEPS_MAX),
+            buffers: BufferPool::new(),
+            now: 1,
+            ends: BTreeMap::new(),
+        }
+    }
+
+    fn poll(&mut self) -> Progress {
+        self.now += 1_000_000;
+        let mut context = Context {
+            socket: SocketHint::Try,
+            flow: FlowHints::default(),
+            now: self.now,
+            buffers: &mut self.buffers,
+            receive: &mut NothingBeside,
+            sent: &mut Vec::new(),
+        };
+        let ports = Ports {
+            tx_in: &mut self.tx,
+            tx_out: &mut Queue::with_bound(0),
+            rx_in: &mut Queue::with_bound(0),
+            rx_out: &mut self.rx,
+        };
+        self.engine.do_work(ports, &mut context)
+    }
+
+    /// Takes what the app is told, and gives back the window that it had.
+    fn take_steps(&mut self) {
+        while let Some(step) = self.rx.pop() {
+            if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+                *self.ends.entry(step.call).or_default() += 1;
+            } else if step.parts.contains(Parts::MESSAGE) {
+                // A queue that is full is that of an app which is slow.
+                let _ = self.tx.push(Step {
+                    window_bytes: step.window_bytes,
+                    ..Step::new(step.call, Parts::WINDOW)
+                });
+            }
+        }
+    }
+
+    /// Has the connection end, and gives up the calls whose ends do not come by themselves; whether nothing is left.
+    fn close(&mut self) -> bool {
+        self.signals.close();
+        let calls = self.engine.calls.len() + self.engine.refusals.len();
+        for round in 0..=calls as u64 + POLLS {
+            if self.poll() == Progress::Ended {
+                return true;
+            }
+            self.take_steps();
+            let left: Vec<u64> = self.engine.calls.keys().copied().take(STEPS_MAX).collect();
+            for call in left.into_iter().filter(|_| round >= POLLS) {
+                let _ = self.tx.push(Step::cancel(call, Code::Cancelled));
+            }
+        }
+        false
+    }
+}
+
+/// Takes a form and any bytes as what was saved of an engine. One that is accepted is saved as what is accepted again; it goes on with
+/// what its server says next, ends no call twice, and ends.
+///
+/// # Panics
+/// If it does not.
+pub fn saved(input: &[u8]) {
+    let Some((form, bytes)) = input.split_first() else {
+        return;
+    };
+    let state = SavedState {
+        kind: crate::KIND.to_owned(),
+        version: u32::from(*form),
+        bytes: bytes.to_vec(),
+    };
+    let signals = Arc::new(ConnectionSignals::new());
+    let says = &bytes[bytes.len().saturating_sub(SAID_BYTES_MAX)..];
+    let Some(engine) = restored(&state, says, &signals) else {
+        return;
+    };
+    let again = engine.save(&mut ToNewest);
+    let twice = restored(&again, says, &Arc::default()).map(|twice| twice.save(&mut ToNewest));
+    assert_eq!(
+        twice.as_ref(),
+        Some(&again),
+        "what was restored is saved otherwise"
+    );
+    let refused: Vec<u64> = engine.refusals.iter().map(|step| step.call).collect();
+    let mut app = FuzzedApp::beside(engine, signals);
+    for _ in 0..POLLS {
+        app.poll();
+        app.take_steps();
+    }
+    assert!(app.close(), "the connection does not end: {:?}", app.ends);
+    app.take_steps();
+    for (call, ends) in app.ends {
+        let refusals = refused.iter().filter(|refused| **refused == call).count();
+        assert!(
+            ends as usize <= 1 + refusals,
+            "call {call} has ended {ends} times"
+        );
+    }
+}
+
+/// States to start from: calls of which something has come and is not read, and one that has ended; the same as the oldest form has
+/// it; a connection without calls.
+///
+/// # Panics
+/// If the engine does not do what it does elsewhere.
+#[must_use]
+pub fn saved_seeds() -> Vec<Vec<u8>> {
+    let (mut busy, mut socket) = engine_and_server();
+    for call in 1..=4 {
+        busy.begin(call, if call % 2 == 0 { UNARY } else { CHAT });
+    }
+    busy.poll();
+    let said = answers(&mut socket);
+    // The last bytes do not come.
+    busy.engine.take_input(0, &said[..said.len() - 3]);
+    // The app takes a part.
+    busy.rx = Queue::with_bound(1);
+    busy.poll();
+    let (idle, _socket) = engine_and_server();
+    let states = [
+        busy.engine.save(&mut ToNewest),
+        busy.engine.saved_calls(),
+        idle.engine.save(&mut ToNewest),
+    ];
+    assert_eq!(states.each_ref().map(|state| state.version), [2, 1, 2]);
+    let seed = |state: SavedState| [&[state.version as u8], &state.bytes[..]].concat();
+    states.map(seed).to_vec()
+}
+
+fn engine_and_server() -> (FuzzedApp, UnixStream) {
+    let (client, server) = UnixStream::pair().expect("a pair of sockets");
+    for socket in [&client, &server] {
+        socket.set_nonblocking(true).expect("a socket");
+    }
+    let config = GrpcTransportConfig::default();
+    let signals = Arc::new(ConnectionSignals::new());
+    let parts = GrpcTransportParts {
+        link: GrpcLink::new(Box::new(client), &config, 1),
+        dialer: Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
+        server: b"server".to_vec(),
+        authority: "a".to_owned(),
+        methods: methods(),
+        config,
+        counts: Arc::default(),
+        signals: Arc::clone(&signals),
+    };
+    let engine = GrpcTransport::new(parts, 1);
+    (FuzzedApp::beside(engine, signals), server)
+}
+
+/// What a server says that answers each call with a message, and ends the last one.
+fn answers(socket: &mut UnixStream) -> Vec<u8> {
+    let mut heard = [0; 16 << 10];
+    let bytes = socket.read(&mut heard).expect("calls have come");
+    let mut server = GrpcConnection::<MessageChunk>::server(GrpcConfig::default(), 1);
+    let (mut taken, mut calls) = (0, Vec::new());
+    loop {
+        let received = server.receive(&heard[taken..bytes], 1);
+        let received = received.expect("the engine keeps the rules");
+        taken += received.consumed;
+        match received.event {
+            Some(GrpcEvent::Request { call, .. }) => calls.push(call),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    for call in &calls {
+        let answered = server.respond(*call, &ResponseHead::default(), 1);
+        answered.expect("a call has come");
+        let message = MessageChunk::from_saved(vec![7; 300]);
+        let sent = server.send_message(*call, MessageForm::Plain, message, 1);
+        sent.map_err(|(fault, _)| fault).expect("room for a message");
+    }
+    if let Some(last) = calls.last() {
+        let ended = server.finish(*last, &GrpcStatus::ok(), &[], 1);
+        ended.expect("a call has come");
+    }
+    server.fill(1);
+    server.copied_output()
+}
+
+impl FuzzedApp {
+    fn begin(&mut self, call: u64, method: u16) {
+        let mut step = Step::new(call, Parts::BEGIN | Parts::MESSAGE);
+        if method == UNARY {
+            step.parts = step.parts | Parts::END;
+        }
+        step.method = method;
+        step.deadline = 1 << 40;
+        step.body = Body::Encoded(EncodedBody::of(&[], &[5; 40], self.buffers.take()));
+        self.tx.push(step).expect("room for a step");
+    }
+}
