@@ -276,6 +276,8 @@ fn only_the_calls_that_are_asked_for_are_sampled() {
     assert!((50..150).contains(&half), "{half}");
     assert_eq!(count("methods = [\"/shop.Shop/Ask\"]", &[]), 0);
     assert_eq!(count("methods = [\"/shop.*\"]", &[]), 200);
+    assert_eq!(count("methods = [\"Buy\"]", &[]), 200);
+    assert_eq!(count("methods = [\"Ask*\"]", &[]), 0);
     assert_eq!(count("status = [\"UNAVAILABLE\"]", &[]), 0);
     assert_eq!(count("metadata = { x-user = \"ann\" }", &[("x-user", "bob")]), 0);
     assert_eq!(count("metadata = { x-user = \"*\" }", &[("x-user", "bob")]), 200);

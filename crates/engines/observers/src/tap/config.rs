@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use provost_engine::{Code, ConfigError, DatapathContext, check_range};
+use provost_engine::{Code, ConfigError, DatapathContext, MethodContext, check_range};
 use serde::Deserialize;
 
 use crate::tap::redaction::RedactionRules;
@@ -18,7 +18,7 @@ const STEPS_MAX: usize = 1024;
 pub(crate) const EXAMPLE: &str = "\
 # Which share of the calls is sampled, in per cent.
 percentage = 100.0
-# Only calls of these methods, such as [\"/kv.Kv/Get\", \"/shop.*\"]; empty: all.
+# Only calls of these methods, such as [\"Get\", \"/kv.Kv/Get\", \"/shop.*\"]; empty: all.
 methods = []
 # Only calls that ended with one of these statuses, such as [\"UNAVAILABLE\"]; empty: all.
 status = []
@@ -165,16 +165,22 @@ impl TapConfig {
 impl SampleSelection {
     /// For each method of a datapath context whether its calls may be sampled.
     pub(crate) fn methods_of(&self, datapath_context: &DatapathContext) -> Box<[bool]> {
-        let matches = |pattern: &String, path: &str| match pattern.strip_suffix('*') {
-            Some(prefix) => path.starts_with(prefix),
-            None => pattern == path,
+        let is_meant = |method: &MethodContext| {
+            self.methods.is_empty() || self.methods.iter().any(|pattern| matches(pattern, method))
         };
-        let is_meant =
-            |path: &str| self.methods.is_empty() || self.methods.iter().any(|pattern| matches(pattern, path));
-        datapath_context
-            .methods
-            .iter()
-            .map(|method| is_meant(&method.path))
-            .collect()
+        datapath_context.methods.iter().map(is_meant).collect()
+    }
+}
+
+/// Whether a pattern describes a method: its path, if it begins as paths do, else its name alone, as where a policy is attached.
+fn matches(pattern: &str, method: &MethodContext) -> bool {
+    let text = if pattern.starts_with('/') {
+        &method.path
+    } else {
+        &method.name
+    };
+    match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix),
+        None => **text == *pattern,
     }
 }
