@@ -37,7 +37,7 @@ pub(crate) struct OlderBench {
     /// Rounds, each of one run of either build
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only setups whose name contains this (several, separated by commas)
+    /// Only setups whose name contains this (several, separated by commas); of `upgrade`, all
     #[arg(long, default_value = "provost,floor")]
     only: String,
     /// Build both, and measure nothing
@@ -109,6 +109,11 @@ fn build_older(workspace: &Workspace, commit: &str) -> Result<PathBuf, Workspace
     Ok(folder)
 }
 
+/// Which setups of a benchmark are meant. Those of `upgrade` are changes, and all of them are ours.
+fn setups<'a>(bench: &str, only: &'a str) -> &'a str {
+    if bench == "upgrade" { "" } else { only }
+}
+
 /// What the runs of one benchmark came to.
 fn compared(
     workspace: &Workspace,
@@ -127,7 +132,7 @@ fn compared(
             let _ = std::fs::remove_file(&file);
             let mut command = Command::new(builds[build].join(PROGRAMS[0]));
             command
-                .args([bench, "--quick", "--only", &options.only, "--json"])
+                .args([bench, "--quick", "--only", setups(bench, &options.only), "--json"])
                 .arg(&file)
                 .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
             if has_rounds(bench) {

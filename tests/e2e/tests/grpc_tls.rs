@@ -23,6 +23,9 @@ use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use rcgen::CertificateParams;
 use rustix::net::{AddressFamily, SocketType};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConnection, StreamOwned};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 use tonic::{Code, Status};
 use tonic_probe::TonicServer;
@@ -638,6 +641,56 @@ fn hot_restarts_keep_connections_within_tls() {
         assert_eq!(proxy.connections(), 1, "the client has connected again");
         let fresh = GrpcProbe::within_tls(&place(&node, "web"), files.client());
         assert_eq!(run(fresh.echo("c")).unwrap(), "c");
+    });
+}
+
+/// The connection of a client that speaks TLS 1.2 and nothing newer, which has said what begins HTTP/2.
+fn speak_tls_1_2(place: &str, files: &VouchedFiles) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut trusted = rustls::RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(files.text("ca").as_bytes()).unwrap();
+    trusted.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap();
+    let mut config = config.with_root_certificates(trusted).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = "localhost".try_into().unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let socket = connect(place);
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let mut stream = StreamOwned::new(connection, socket);
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    stream
+}
+
+/// The kind of the next frame that comes; none if the connection is closed.
+fn next_frame(stream: &mut impl Read) -> Option<u8> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).ok()?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    stream.read_exact(&mut vec![0; length as usize]).ok()?;
+    Some(head[3])
+}
+
+/// Records of TLS 1.2 are carried by no hot restart.
+#[test]
+fn hot_restarts_tell_clients_of_tls_1_2_to_connect_anew() {
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    watched(|| {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let files = VouchedFiles::new(&authority, "one", world.directory());
+        let mut node = world.node("one", &options(listener(&files.keys(&["cert", "key"]))));
+        let mut old = speak_tls_1_2(&place(&node, "web"), &files);
+        assert_eq!(next_frame(&mut old), Some(SETTINGS));
+        println!("{:?}", node.replace());
+        let kinds: Vec<u8> = std::iter::from_fn(|| next_frame(&mut old)).collect();
+        assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+        let mut fresh = speak_tls_1_2(&place(&node, "web"), &files);
+        assert_eq!(next_frame(&mut fresh), Some(SETTINGS));
     });
 }
 

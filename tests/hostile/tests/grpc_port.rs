@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use beside::{ANSWERED_WITHIN, GoodPair, JudgedAttack, PeakBounds, node, watch};
+use beside::{ANSWERED_WITHIN, APPS_DECIDE, GoodPair, JudgedAttack, PeakBounds, node, watch};
 use provost_e2e::{Node, World, eventually};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_random::SeededRandom;
@@ -26,6 +26,7 @@ const STRANGERS: PeakBounds = PeakBounds {
     descriptors: DESCRIPTORS_MAX,
     threads: 16,
     resident_bytes: 100 << 20,
+    shared_bytes: APPS_DECIDE,
 };
 
 /// A node with a port for gRPC, good apps on it, and where the port is.

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use beside::{
-    ANSWERED_WITHIN, GoodPair, JudgedAttack, PeakBounds, attacked_by, newcomer_is_served,
+    ANSWERED_WITHIN, APPS_DECIDE, GoodPair, JudgedAttack, PeakBounds, attacked_by, newcomer_is_served,
     newcomer_offers_a_service, node, node_of, node_within, scene_at,
 };
 use prost::Message;
@@ -89,6 +89,7 @@ fn attempts_to_reach_who_never_answers_hold_little_and_end_with_their_app() {
         descriptors: APPS * (ATTEMPTS * DESCRIPTORS_PER_ATTEMPT + DESCRIPTORS_PER_APP) + SLACK,
         threads: APPS * THREADS_PER_APP + 8,
         resident_bytes: 64 << 20,
+        shared_bytes: APPS_DECIDE,
     };
     let judged = JudgedAttack::begin(pair, [(&node, bounds)]);
     let apps: Vec<_> = (0..APPS)
@@ -278,6 +279,7 @@ fn apps_of_one_user_have_so_many_places_and_cost_what_those_cost() {
         descriptors: 2 * APPS_MAX * DESCRIPTORS_PER_APP,
         threads: 16,
         resident_bytes: 100 << 20,
+        shared_bytes: APPS_DECIDE,
     };
     let judged = JudgedAttack::begin(pair, [(&node, bounds)]);
     let outcome = attacked_by(judged, &scene, &[greed::attachments], || {});
@@ -308,6 +310,7 @@ fn apps_with_room_for_little_disturb_nobody() {
         threads: 16,
         // Segments of one mebibyte, and messages that wait for room.
         resident_bytes: 100 << 20,
+        shared_bytes: APPS_DECIDE,
     };
     let judged = JudgedAttack::begin(pair, [(&node, bounds)]);
     let attacks: [Attack; 2] = [greed::tiny_windows; 2];

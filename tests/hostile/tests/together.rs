@@ -6,8 +6,8 @@ mod beside;
 use std::time::Duration;
 
 use beside::{
-    ANSWERED_WITHIN, GOOD_SERVICE, GoodPair, JudgedAttack, PeakBounds, newcomer_is_served, nodes,
-    nodes_within, scene_at,
+    ANSWERED_WITHIN, APPS_DECIDE, GOOD_SERVICE, GoodPair, JudgedAttack, PeakBounds, newcomer_is_served,
+    nodes, nodes_within, scene_at,
 };
 use provost_e2e::peer::Claim;
 use provost_e2e::{World, eventually};
@@ -56,6 +56,7 @@ fn a_client_a_server_and_a_peer_that_collude_cost_their_shares() {
         descriptors: 160,
         threads: 16,
         resident_bytes: apps * (HEAP_BYTES + MESSAGE_BYTES) + SLACK_BYTES,
+        shared_bytes: APPS_DECIDE,
     };
     let judged = JudgedAttack::begin(pair, [(&a, bounds(CLIENTS)), (&b, bounds(1))]);
     let outcome = std::thread::scope(|scope| {

@@ -122,12 +122,17 @@ pub(crate) fn scene_at(node: &Node) -> Scene {
     }
 }
 
+/// What is mapped for apps is as large as they make it, and is not judged.
+pub(crate) const APPS_DECIDE: u64 = u64::MAX;
+
 /// What a node may use more at its peak than before an attack.
 #[derive(Clone, Copy)]
 pub(crate) struct PeakBounds {
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
     pub(crate) resident_bytes: u64,
+    /// Of mapped memory that is shared with apps: heaps, rings and receive segments, of which only what is used is resident.
+    pub(crate) shared_bytes: u64,
 }
 
 impl PeakBounds {
@@ -136,6 +141,7 @@ impl PeakBounds {
         descriptors: 80,
         threads: 16,
         resident_bytes: 64 << 20,
+        shared_bytes: APPS_DECIDE,
     };
 
     /// For peers that get no further than their handshakes: what is read of their openings, and threads for handshakes,
@@ -144,6 +150,7 @@ impl PeakBounds {
         descriptors: SILENT_MAX + 4 * HANDSHAKES + 64,
         threads: 2 * HANDSHAKES + 32,
         resident_bytes: 100 << 20,
+        shared_bytes: APPS_DECIDE,
     };
 
     fn judge(&self, before: Usage, peak: Usage) {
@@ -151,7 +158,8 @@ impl PeakBounds {
         assert!(
             peak.descriptors <= before.descriptors + self.descriptors
                 && peak.threads <= before.threads + self.threads
-                && peak.resident_bytes <= before.resident_bytes + self.resident_bytes,
+                && peak.resident_bytes <= before.resident_bytes + self.resident_bytes
+                && peak.shared_bytes <= before.shared_bytes.saturating_add(self.shared_bytes),
             "{before:?} became {peak:?}"
         );
     }
