@@ -391,7 +391,7 @@ impl Frontend {
         }
         if self.calls.len() >= self.parts.calls_max as usize {
             let reason = format!(
-                "{} calls are in flight on this connection, which is its limit: wait for some to end",
+                "as many calls are in flight on this connection as may be ({}): wait for one to end",
                 self.parts.calls_max
             );
             return self.refuse(

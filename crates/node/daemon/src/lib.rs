@@ -50,6 +50,7 @@ mod page_token;
 mod peers;
 mod permits;
 mod places;
+mod plurals;
 pub mod policies;
 mod preflight;
 mod quiesce_barrier;

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use provost_terminal::admin::{Node, Target};
 use provost_terminal::failure::Failure;
+use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Canvas, Look, broken, clean};
 
@@ -280,8 +281,10 @@ async fn node(asked: &DoctorOptions) -> Vec<Finding> {
 
 fn judge_status(status: &Status) -> Vec<Finding> {
     let serves = format!(
-        "{} (process {}) serves {} apps",
-        status.node, status.pid, status.apps
+        "{} (process {}) serves {}",
+        status.node,
+        status.pid,
+        plural(status.apps.into(), "app")
     );
     let mut findings = vec![match status.state() {
         State::Serving => Finding::good("node", serves),
@@ -342,7 +345,7 @@ async fn peers(toml: &str) -> Vec<Finding> {
     }
     if endpoints.len() > PEERS_MAX {
         let left = endpoints.len() - PEERS_MAX;
-        let found = format!("{left} more were not asked");
+        let found = plural_of(left as u64, "more was not asked", "more were not asked");
         findings.push(Finding::unknown(
             "peers",
             found,

@@ -91,8 +91,8 @@ impl Shown for Status {
         }
         if self.daemon_upgrades + self.daemon_rollbacks > 0 {
             let replaced = format!(
-                "{} times (service up {}), {} rolled back",
-                self.daemon_upgrades,
+                "{} (service up {}), {} rolled back",
+                numbers::plural(self.daemon_upgrades, "time"),
                 numbers::age(self.service_uptime_s),
                 self.daemon_rollbacks
             );
@@ -318,8 +318,10 @@ fn describe_packets(packets: &Packets) -> String {
         duplicates => format!(" ({duplicates} twice)"),
     };
     let mut text = format!(
-        "{} packets sent ({} again{probes}), {} received{duplicates}",
-        packets.sent, packets.resent, packets.received
+        "{} sent ({} again{probes}), {} received{duplicates}",
+        numbers::plural(packets.sent, "packet"),
+        packets.resent,
+        packets.received
     );
     if packets.round_trip_us > 0.0 {
         text += &format!(", round trip {}", numbers::time_us(packets.round_trip_us));
@@ -398,14 +400,13 @@ pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
 /// What came of a replacement, in a line.
 pub(crate) fn describe_upgrade(done: &UpgradeDaemonResponse) -> String {
     format!(
-        "process {} (version {}) serves: no call moved for {:.1} ms; took over {} apps, {} connections, {} descriptors, \
-         {} of state",
+        "process {} (version {}) serves: no call moved for {:.1} ms; took over {}, {}, {}, {} of state",
         done.pid,
         clean(&done.version),
         done.pause_ms,
-        done.apps,
-        done.connections,
-        done.descriptors,
+        numbers::plural(done.apps.into(), "app"),
+        numbers::plural(done.connections.into(), "connection"),
+        numbers::plural(done.descriptors.into(), "descriptor"),
         numbers::bytes(done.state_bytes)
     )
 }

@@ -76,7 +76,8 @@ fn draw(sample: &TapSample, brief: bool, canvas: Canvas) -> String {
     };
     let mut out = String::new();
     if sample.lost > 0 {
-        let lost = format!("({} samples were not read in time)", sample.lost);
+        let samples = numbers::plural_of(sample.lost, "sample was", "samples were");
+        let lost = format!("({samples} not read in time)");
         out += &(Look::Bad.paint(&lost, canvas) + "\n");
     }
     out += &format!(

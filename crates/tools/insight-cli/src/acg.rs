@@ -12,6 +12,7 @@ use provost_insight::traces::{
 
 use crate::input::{ProtocolName, positive, read_graph, read_text, refused, write_text};
 use provost_terminal::failure::Failure;
+use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::clean;
 
@@ -218,8 +219,10 @@ fn take_metrics(graph: &mut AnnotatedGraph, options: &DeriveOptions) -> Result<O
 /// What was read and what was not, for people.
 pub(crate) fn told(report: &ImportReport) -> String {
     let mut out = format!(
-        "{} spans, {} traces, {} calls\n",
-        report.spans, report.traces, report.calls
+        "{}, {}, {}\n",
+        plural(report.spans, "span"),
+        plural(report.traces, "trace"),
+        plural(report.calls, "call")
     );
     for (reason, count) in &report.unused {
         let _ = writeln!(out, "not used: {count} {reason}");
@@ -249,8 +252,11 @@ fn validate(options: &GraphOptions) -> Result<(), Failure> {
         }))?
     } else {
         format!(
-            "the graph is good: {} services, {} types of requests, {} calls, nested {} deep\n",
-            summary.services, summary.requests, summary.calls, summary.depth
+            "the graph is good: {}, {}, {}, nested {} deep\n",
+            plural(summary.services as u64, "service"),
+            plural_of(summary.requests as u64, "type of request", "types of requests"),
+            plural(summary.calls as u64, "call"),
+            summary.depth
         )
     })
 }

@@ -254,7 +254,10 @@ fn float(value: f64) -> Value {
 /// Bytes in base64, or by their length alone.
 pub(crate) fn shown_bytes(bytes: &[u8], by_length: bool) -> String {
     if by_length {
-        return format!("[{} bytes]", bytes.len());
+        return match bytes.len() {
+            1 => "[1 byte]".to_owned(),
+            count => format!("[{count} bytes]"),
+        };
     }
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

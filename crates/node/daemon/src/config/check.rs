@@ -9,6 +9,7 @@ use super::{
     AccountKind, AppTable, Config, ConfigError, ListenAddress, NamedAccount, Problem, RouteConfig,
     RouteTransport, apps, parse_mode,
 };
+use crate::plurals::counted;
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 use crate::transport::{PACKET_BYTES_MAX, PACKET_BYTES_MIN, PeerAddress, TransportKind};
 
@@ -138,8 +139,8 @@ impl Config {
         problems.range("runtime.spin_us", runtime.spin_us, 0, SPIN_US_MAX);
         if runtime.dedicated.len() >= runtime.threads && !runtime.dedicated.is_empty() {
             let message = format!(
-                "{} apps want a thread each, and one must remain for the others: raise runtime.threads to {}",
-                runtime.dedicated.len(),
+                "{} a thread of its own, and one must remain for the others: raise runtime.threads to {}",
+                counted(runtime.dedicated.len(), "app wants", "apps want each"),
                 runtime.dedicated.len() + 1
             );
             problems.add("runtime.dedicated", message);

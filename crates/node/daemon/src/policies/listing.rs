@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::attachment::Attachment;
 use super::change::{Change, Mode, Reach};
 use super::table::{Entry, Table};
+use crate::plurals::counted;
 
 /// What two tables do not have in common, each as TOML.
 pub(crate) fn differences(old: &Table, next: &Table) -> (String, String) {
@@ -86,10 +87,7 @@ pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize, moves: &str
         Mode::Apply => done,
         Mode::DryRun => would,
     };
-    let on = match datapaths {
-        1 => "1 datapath".to_owned(),
-        count => format!("{count} datapaths"),
-    };
+    let on = counted(datapaths, "datapath", "datapaths");
     format!("{text} on {on}")
 }
 
@@ -133,10 +131,13 @@ fn deed(change: &Change, moves: &str) -> (String, String) {
             format!("rolled {engine} back{}", rolled_back(moves)),
             format!("would roll {engine} back{}", rolled_back(moves)),
         ),
-        Change::Apply { attachments } => (
-            format!("applied a table of {} policies", attachments.len()),
-            format!("would apply a table of {} policies", attachments.len()),
-        ),
+        Change::Apply { attachments } => {
+            let policies = counted(attachments.len(), "policy", "policies");
+            (
+                format!("applied a table of {policies}"),
+                format!("would apply a table of {policies}"),
+            )
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use provost_marshal::{TableError, Tables};
 use provost_schema::{Schema, SchemaError, SchemaErrorKind, SchemaHash};
 use provost_wire::limits::SCHEMA_BYTES_MAX;
 
+use crate::plurals::counted;
 use cache::{CACHE_BOUNDS, SchemaCache, read_bounded};
 pub(crate) use methods::ServiceMethods;
 pub(crate) use opaque::{OpaqueServices, opaque_schema};
@@ -99,8 +100,9 @@ pub enum StoreError {
     },
     /// The user's apps have too many others, all in use.
     #[error(
-        "apps of user {user} use {schemas} schemas of about {bytes} bytes, as much as limits.schemas_per_user = {bound} \
-         or {MEMORY_BYTES_PER_USER_MAX} bytes allow"
+        "apps of user {user} use {} of about {bytes} bytes, as much as limits.schemas_per_user = {bound} \
+         or {MEMORY_BYTES_PER_USER_MAX} bytes allow",
+        counted(*.schemas, "schema", "schemas")
     )]
     UserFull {
         /// The number of the user.

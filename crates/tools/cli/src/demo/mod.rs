@@ -34,8 +34,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use program::{Ending, Program, Role};
 use progress::{Progress, Show};
 use provost_kv::data::{self, DataError};
+use provost_terminal::numbers::plural;
 use rawtcp::Waiting;
-use report::{Cell, Report, grouped};
+use report::{Cell, Report, entries};
 use wire::{Activity, Command, Event, Figures, Measure, Moved};
 use worker::WorkerError;
 
@@ -150,7 +151,7 @@ pub(crate) enum DemoError {
     Answer { name: &'static str, got: String },
     #[error("node {node} did not do what its operator asked: {message}")]
     Refused { node: &'static str, message: String },
-    #[error("{failed} calls failed while the nodes were governed")]
+    #[error("{} failed while the nodes were governed", plural(*.failed, "call"))]
     CallsFailed { failed: u64 },
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
@@ -306,8 +307,8 @@ async fn play(
     progress.done(
         "started",
         &format!(
-            "two nodes, servers, clients; data: {data_name}, {} entries",
-            grouped(pairs.len() as u64)
+            "two nodes, servers, clients; data: {data_name}, {}",
+            entries(pairs.len() as u64)
         ),
     );
     let load = moved(Command::Load, "load", &cast, stage, progress).await?;

@@ -74,12 +74,20 @@ impl Moved {
     /// What was moved, in a few words.
     pub(crate) fn summary(&self) -> String {
         format!(
-            "{} entries, {:.1} MB in {:.2} s ({} entries/s)",
-            grouped(self.entries),
+            "{}, {:.1} MB in {:.2} s ({} entries/s)",
+            entries(self.entries),
             self.bytes as f64 / 1e6,
             self.seconds,
             grouped(self.entries_per_second() as u64),
         )
+    }
+}
+
+/// So many entries of the data.
+pub(crate) fn entries(count: u64) -> String {
+    match count {
+        1 => "1 entry".to_owned(),
+        count => format!("{} entries", grouped(count)),
     }
 }
 
