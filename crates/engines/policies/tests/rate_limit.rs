@@ -87,6 +87,25 @@ fn a_rejection_names_what_shares_the_bucket_and_where_the_policy_stands() {
 }
 
 #[test]
+fn a_rejection_whose_rule_is_hidden_says_only_when_to_come_again() {
+    let service = service();
+    let environment = Environment {
+        place: "/etc/limits.toml".into(),
+        ..environment()
+    };
+    let text = "requests_per_second = 1\nburst = 1\nper = [\"app\"]\nhide_rule = true";
+    let limit = kind("rate-limit").unwrap();
+    let limit = limit.configure(&config(text), &environment, None).unwrap();
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*limit);
+    rig.now = BOOT;
+    assert_eq!(offer(&mut rig, calls(&service, 0..2)), [0]);
+    let told = metadata_of(&rig.to_app()[0], ":message");
+    assert_eq!(told.as_deref(), Some("over the rate limit: try again in 1000 ms"));
+    let pushback = metadata_of(&rig.to_app()[0], "grpc-retry-pushback-ms");
+    assert_eq!(pushback.as_deref(), Some("1000"));
+}
+
+#[test]
 fn on_the_servers_side_the_peer_is_told_and_the_app_hears_nothing() {
     let service = service();
     let limit = limit("requests_per_second = 1\nburst = 1");

@@ -264,6 +264,43 @@ fn texts_that_troubleshooting_quotes_are_what_the_programs_say() {
     }
 }
 
+/// How many bars divide a row of a table into cells, those within code left out.
+fn bars(row: &str) -> usize {
+    let outside = row.split('`').step_by(2);
+    outside
+        .map(|part| part.replace("\\|", "").matches('|').count())
+        .sum()
+}
+
+#[test]
+fn rows_of_tables_have_as_many_cells_as_their_heads() {
+    let mut tables = 0;
+    for page in [
+        "README.md",
+        "comparison.md",
+        "faq.md",
+        "page.md",
+        "troubleshooting.md",
+    ] {
+        let mut head = None;
+        for (at, line) in document(page).lines().enumerate() {
+            if !line.starts_with('|') {
+                head = None;
+                continue;
+            }
+            tables += usize::from(head.is_none());
+            let expected = *head.get_or_insert_with(|| bars(line));
+            assert_eq!(
+                bars(line),
+                expected,
+                "docs/operators/{page}, line {}: {line}",
+                at + 1
+            );
+        }
+    }
+    assert!(tables > 15, "{tables}");
+}
+
 #[test]
 fn pictures_have_a_text_and_read_on_any_ground() {
     let mut pictures = BTreeSet::new();

@@ -40,6 +40,8 @@ on_limit = "reject"
 queue_calls_max = 1000
 # Buckets that are kept, 1 to 2^24, 16 bytes each; rounded up to a power of two.
 buckets_max = 65536
+# true: a rejection says when to try again, and names neither the policy nor what shares a bucket nor the file.
+hide_rule = false
 "#;
 
 /// What an operator writes.
@@ -52,6 +54,7 @@ pub(crate) struct RateLimitConfig {
     pub(crate) on_limit: OnLimit,
     pub(crate) queue_calls_max: u64,
     pub(crate) buckets_max: u32,
+    pub(crate) hide_rule: bool,
 }
 
 impl Default for RateLimitConfig {
@@ -63,6 +66,7 @@ impl Default for RateLimitConfig {
             on_limit: OnLimit::Reject,
             queue_calls_max: 1000,
             buckets_max: 65_536,
+            hide_rule: false,
         }
     }
 }
@@ -91,6 +95,14 @@ pub(crate) struct LimitRules {
     /// How long a call may wait for its turn; `None` to reject it.
     pub(crate) wait_max: Option<Ticks>,
     pub(crate) buckets: usize,
+    pub(crate) disclosure: RuleDisclosure,
+}
+
+/// Whether a client is told which limit its call is over, and where that stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuleDisclosure {
+    Named,
+    Hidden,
 }
 
 /// What calls that share a bucket have in common.
@@ -119,6 +131,11 @@ impl RateLimitConfig {
             per: self.key_parts()?,
             wait_max: (self.on_limit == OnLimit::Queue).then_some(wait_max),
             buckets: self.buckets_max as usize,
+            disclosure: if self.hide_rule {
+                RuleDisclosure::Hidden
+            } else {
+                RuleDisclosure::Named
+            },
         })
     }
 

@@ -10,7 +10,7 @@ use provost_engine::{
 use crate::rate_limit::KIND;
 use crate::rate_limit::atomic::{AtomicU64, Ordering};
 use crate::rate_limit::bucket::{BucketShape, ChargeAnswer, Ticks, ticks};
-use crate::rate_limit::config::{EXAMPLE, LimitRules, RateLimitConfig};
+use crate::rate_limit::config::{EXAMPLE, LimitRules, RateLimitConfig, RuleDisclosure};
 use crate::rate_limit::filter::LimitFilter;
 use crate::rate_limit::key::{KeyPlan, KeySeed, fingerprint};
 use crate::rate_limit::saved::SavedBuckets;
@@ -103,29 +103,40 @@ enum Buckets {
 }
 
 /// What a client is told of a call over the limit, but for the time after which it may try again.
-pub(crate) struct RejectionText {
-    policy: Arc<str>,
-    /// What calls have in common that share a bucket, and the configuration in which the policy stands, as far as there are such.
-    details: String,
+pub(crate) enum RejectionText {
+    Named {
+        policy: Arc<str>,
+        /// What calls have in common that share a bucket, and the configuration in which the policy stands, as far as there are such.
+        details: String,
+    },
+    /// The operator lets nobody know which limit it is.
+    Hidden,
 }
 
 impl RejectionText {
     fn new(rules: &LimitRules, environment: &Environment) -> RejectionText {
+        if rules.disclosure == RuleDisclosure::Hidden {
+            return RejectionText::Hidden;
+        }
         let per: Vec<String> = rules.per.iter().map(ToString::to_string).collect();
         let per = if per.is_empty() {
             String::new()
         } else {
             format!(" (per {})", per.join(", "))
         };
-        RejectionText {
+        RejectionText::Named {
             policy: Arc::clone(&environment.policy),
             details: environment.with_place(per),
         }
     }
 
     pub(crate) fn with_wait(&self, milliseconds: u64) -> String {
-        let RejectionText { policy, details } = self;
-        format!("rate limit {policy}: try again in {milliseconds} ms{details}")
+        match self {
+            RejectionText::Named { policy, details } => {
+                format!("rate limit {policy}: try again in {milliseconds} ms{details}")
+            }
+            RejectionText::Hidden => format!("over the rate limit: try again in {milliseconds} ms"),
+        }
     }
 }
 
