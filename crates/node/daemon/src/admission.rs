@@ -1,46 +1,60 @@
 //! Whether there is room for one more app: of the node, of its user, of its `[[app]]`. Apps come by the control socket, and as
 //! clients that speak gRPC.
 
-use provost_wire::Code;
-
 use crate::access::UNKNOWN_USER;
 use crate::app_registry::AppRegistry;
-use crate::config::{AppTable, Config, LimitsConfig};
+use crate::config::AppTable;
+use crate::configuration::Configuration;
+use crate::plurals::counted;
 use crate::refusal::Refusal;
 
 /// Checks that there is room for an app of a user.
-pub(crate) fn check_room(limits: &LimitsConfig, apps: &AppRegistry, user: u32) -> Result<(), Refusal> {
+pub(crate) fn check_room(config: &Configuration, apps: &AppRegistry, user: u32) -> Result<(), Refusal> {
+    let limits = &config.live().limits;
     let attached = apps.count();
     if attached >= limits.apps {
-        let message = format!("{attached} apps are attached, as many as limits.apps allows");
-        return Err(Refusal::new(Code::ResourceExhausted, message));
+        let attached = counted(attached, "app is", "apps are");
+        let message = format!("{attached} attached, as many as limits.apps allows");
+        return Err(config.over_limit("limits.apps", message));
     }
     let of_user = apps.count_of_user(user);
     if of_user >= limits.apps_per_user {
-        let whose = match user {
-            UNKNOWN_USER => "clients over TCP".to_owned(),
-            user => format!("apps of user {user}"),
+        let attached = match user {
+            UNKNOWN_USER => counted(of_user, "client over TCP is", "clients over TCP are"),
+            user => counted(
+                of_user,
+                &format!("app of user {user} is"),
+                &format!("apps of user {user} are"),
+            ),
         };
-        let message = format!("{of_user} {whose} are attached, as many as limits.apps_per_user allows");
-        return Err(Refusal::new(Code::ResourceExhausted, message));
+        let message = format!("{attached} attached, as many as limits.apps_per_user allows");
+        return Err(config.over_limit("limits.apps_per_user", message));
     }
     Ok(())
 }
 
 /// Checks that as many apps of a table may be attached.
-pub(crate) fn check_attachments(live: &Config, apps: &AppRegistry, table: &AppTable) -> Result<(), Refusal> {
+pub(crate) fn check_attachments(
+    config: &Configuration,
+    apps: &AppRegistry,
+    table: &AppTable,
+) -> Result<(), Refusal> {
     let Some(most) = table.attachments else {
         return Ok(());
     };
+    let live = config.live();
     let of_table = |name: &str| live.app_table(name).is_some_and(|other| other.name == table.name);
     let apps = apps.all();
     let attached = apps.values().filter(|app| of_table(app.name())).count();
     if attached < most {
         return Ok(());
     }
-    let message = format!(
-        "{attached} apps of [[app]] \"{}\" are attached, as many as its attachments = {most} allow",
-        table.name
+    let name = &table.name;
+    let attached = counted(
+        attached,
+        &format!("app of [[app]] \"{name}\" is"),
+        &format!("apps of [[app]] \"{name}\" are"),
     );
-    Err(Refusal::new(Code::ResourceExhausted, message))
+    let message = format!("{attached} attached, as many as its attachments = {most} allow");
+    Err(config.over_limit(&live.key_of_app_table(table, "attachments"), message))
 }

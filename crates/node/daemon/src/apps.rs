@@ -239,17 +239,17 @@ impl AppServer {
         };
         let connections = self.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &name, &mut process)? {
-            admission::check_attachments(&live, &self.apps, &table)?;
+            admission::check_attachments(&self.config, &self.apps, &table)?;
             connections.set_bound(table.connections);
         }
         let slots = (
-            ring_slots(attach.submission_slots, live.limits.ring_slots)?,
-            ring_slots(attach.completion_slots, live.limits.ring_slots)?,
+            self.ring_slots(attach.submission_slots)?,
+            self.ring_slots(attach.completion_slots)?,
         );
         let send_heap = map_send_heap(descriptors, live.limits.send_heap_bytes)?;
         let send_heap = send_heap.counted_in(self.apps.private_bytes());
         let limits = receive_limits(attach, &send_heap, live.limits.receive_heap_bytes)?;
-        let waiting = waiting(attach, &live)?;
+        let waiting = self.waiting(attach)?;
         let shared = SharedMemory::create(slots, control, limits)?;
         let id = self.apps.new_id();
         let endpoint = AppEndpoint {
@@ -313,7 +313,38 @@ impl AppServer {
             );
             return Err(Refusal::invalid(message));
         }
-        admission::check_room(&live.limits, &self.apps, credentials.uid)
+        admission::check_room(&self.config, &self.apps, credentials.uid)
+    }
+
+    /// How the service is to wait for an app.
+    fn waiting(&self, attach: &Attach) -> Result<Waiting, Refusal> {
+        let is_allowed = self.config.live().runtime.allow_app_busy_poll;
+        match (attach.busy_poll, is_allowed) {
+            (false, _) => Ok(Waiting::Sleeps),
+            (true, true) => Ok(Waiting::BusyPolls),
+            (true, false) => {
+                let message = "the app asks for busy polling: set runtime.allow_app_busy_poll = true";
+                let message = self.config.refusal_by("runtime.allow_app_busy_poll", message);
+                Err(Refusal::new(Code::PermissionDenied, message))
+            }
+        }
+    }
+
+    /// As many slots of a ring as an app asks for, or as it gets by itself.
+    fn ring_slots(&self, asked: u32) -> Result<u32, Refusal> {
+        let most = self.config.live().limits.ring_slots;
+        if asked == 0 {
+            return Ok(RING_SLOTS_DEFAULT.min(most));
+        }
+        if asked.is_power_of_two() && (RING_SLOTS_MIN..=most).contains(&asked) {
+            return Ok(asked);
+        }
+        let message = format!(
+            "a ring of {asked} slots: ask for a power of two from {RING_SLOTS_MIN} to limits.ring_slots = {most}"
+        );
+        Err(Refusal::invalid(
+            self.config.refusal_by("limits.ring_slots", message),
+        ))
     }
 
     /// Gives an admitted app to its runtime.
@@ -537,8 +568,12 @@ impl AppServer {
             Err(BringError::CutShort) => {
                 Err(Refusal::new(Code::Internal, "the schema could not be compiled"))
             }
-            Err(error @ BringError::Store(StoreError::Full { .. } | StoreError::UserFull { .. })) => {
-                Err(Refusal::new(Code::ResourceExhausted, format!("schema: {error}")))
+            Err(error @ BringError::Store(StoreError::Full { .. })) => Err(self
+                .config
+                .over_limit("limits.schemas", format!("schema: {error}"))),
+            Err(error @ BringError::Store(StoreError::UserFull { .. })) => {
+                let message = format!("schema: {error}");
+                Err(self.config.over_limit("limits.schemas_per_user", message))
             }
             Err(error) => Err(Refusal::invalid(format!("schema: {error}"))),
         }
@@ -739,30 +774,6 @@ fn answer(id: u64, outcome: Result<RequestOutcome, Refusal>) -> Vec<u8> {
     };
     let body = Some(body);
     Reply { id, body }.encode_to_vec()
-}
-
-fn waiting(attach: &Attach, config: &Config) -> Result<Waiting, Refusal> {
-    match (attach.busy_poll, config.runtime.allow_app_busy_poll) {
-        (false, _) => Ok(Waiting::Sleeps),
-        (true, true) => Ok(Waiting::BusyPolls),
-        (true, false) => Err(Refusal::new(
-            Code::PermissionDenied,
-            "the app asks for busy polling: set runtime.allow_app_busy_poll = true",
-        )),
-    }
-}
-
-fn ring_slots(asked: u32, most: u32) -> Result<u32, Refusal> {
-    if asked == 0 {
-        return Ok(RING_SLOTS_DEFAULT.min(most));
-    }
-    if asked.is_power_of_two() && (RING_SLOTS_MIN..=most).contains(&asked) {
-        Ok(asked)
-    } else {
-        Err(Refusal::invalid(format!(
-            "a ring of {asked} slots: ask for a power of two from {RING_SLOTS_MIN} to {most}"
-        )))
-    }
 }
 
 fn map_send_heap(descriptors: Vec<OwnedFd>, bytes_max: u64) -> Result<SendHeap, Refusal> {

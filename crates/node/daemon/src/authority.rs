@@ -33,6 +33,8 @@ use crate::runtime::AppId;
 pub(crate) struct AuthorityDenial {
     /// The table or the key that it follows from.
     pub(crate) rule: String,
+    /// Where that stands in the configuration, if it does: `app[0].may_bind`.
+    key: Option<String>,
     /// Why, and what to do.
     pub(crate) reason: String,
 }
@@ -164,8 +166,11 @@ impl AppAuthority {
     /// The same denial with the place of the configuration that it follows from.
     pub(crate) fn placed(&self, denial: AuthorityDenial) -> AuthorityDenial {
         AuthorityDenial {
-            reason: self.config.refusal(&denial.reason),
-            rule: denial.rule,
+            reason: match &denial.key {
+                Some(key) => self.config.refusal_by(key, &denial.reason),
+                None => self.config.refusal(&denial.reason),
+            },
+            ..denial
         }
     }
 
@@ -222,7 +227,8 @@ pub(crate) fn owner<'c>(
         "the name \"{name}\" is not this process's: {rule} of the node's configuration does not have {}",
         unmet.what
     );
-    Err(AuthorityDenial { rule, reason })
+    let key = Some(live.key_of_app_table(table, unmet.key));
+    Err(AuthorityDenial { rule, key, reason })
 }
 
 /// The name of the first table, of those for one name, to whose conditions a process answers.
@@ -258,12 +264,14 @@ fn may(live: &Config, app: &str, service: &str, action: AppAction) -> Result<(),
     let reason = format!(
         "the app \"{app}\" may not {what} {service}: {rule} of the node's configuration does not have it"
     );
-    Err(AuthorityDenial { rule, reason })
+    let key = Some(live.key_of_app_table(table, key));
+    Err(AuthorityDenial { rule, key, reason })
 }
 
 fn table_of<'c>(live: &'c Config, name: &str) -> Result<&'c AppTable, AuthorityDenial> {
     live.app_table(name).ok_or_else(|| AuthorityDenial {
         rule: "[[app]]".to_owned(),
+        key: None,
         reason: format!(
             "no [[app]] of the node's configuration has the name \"{name}\", so no app may attach under it: add one"
         ),
@@ -285,6 +293,7 @@ fn bound_by_another(app: &AttachedApp, service: &str, other: &AttachedApp) -> Au
     );
     AuthorityDenial {
         rule: "a service belongs to the user who has bound it, without [[app]]".to_owned(),
+        key: None,
         reason,
     }
 }

@@ -5,7 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use provost_wire::Code;
+
 use crate::config::{Config, Sources};
+use crate::permits::TooMany;
+use crate::refusal::Refusal;
 
 /// See the module's documentation.
 pub(crate) struct Configuration {
@@ -63,6 +67,38 @@ impl Configuration {
     /// A refusal by a rule of the configuration, with the place of the configuration behind it.
     pub(crate) fn refusal(&self, reason: impl std::fmt::Display) -> String {
         format!("{reason} ({})", self.state.borrow().sources.place())
+    }
+
+    /// A refusal by a key of the configuration, with the file and the line of it behind it, or where it could stand.
+    pub(crate) fn refusal_by(&self, key: &str, reason: impl std::fmt::Display) -> String {
+        match self.live().places.find(key) {
+            Some(place) => format!("{reason} ({place})"),
+            None => format!(
+                "{reason} (by default, without {key}: {})",
+                self.state.borrow().sources.place()
+            ),
+        }
+    }
+
+    /// What has no room because of a key of the configuration.
+    pub(crate) fn over_limit(&self, key: &str, reason: impl std::fmt::Display) -> Refusal {
+        Refusal::new(Code::ResourceExhausted, self.refusal_by(key, reason))
+    }
+
+    /// A connection of an app of this name for which there is no room.
+    pub(crate) fn too_many_connections(&self, app: &str, error: TooMany) -> Refusal {
+        let live = self.live();
+        let of_table = || {
+            live.app_table(app)
+                .map(|table| live.key_of_app_table(table, "connections"))
+        };
+        let key = match error {
+            TooMany::Node(_) => "limits.connections".to_owned(),
+            TooMany::User(_) => "limits.connections_per_user".to_owned(),
+            TooMany::App(_) => "limits.connections_per_app".to_owned(),
+            TooMany::Table(_) => of_table().unwrap_or_default(),
+        };
+        self.over_limit(&key, error)
     }
 
     /// What is known of its files.

@@ -129,6 +129,12 @@ pub(crate) struct RemoteRoute {
 }
 
 impl Connector {
+    /// Counts one more connection of an app, if there is room.
+    pub(crate) fn permit(&self, app: &AttachedApp) -> Result<Permit, Refusal> {
+        let taken = self.connections.permits.take(&app.connections);
+        taken.map_err(|error| self.config.too_many_connections(app.name(), error))
+    }
+
     /// Opens a connection for an app. It has its number from here on, by which the log can be followed.
     ///
     /// What can be done twice is done without a guard: an attempt to reach another node may take long. Then one is taken,
@@ -288,7 +294,7 @@ impl Connector {
             let message = "the service on this node is shutting down";
             return Err(Refusal::new(Code::Unavailable, message));
         }
-        let permit = self.connections.permits.take(&app.connections)?;
+        let permit = self.permit(app)?;
         match self.route(app, connect)? {
             ConnectionRoute::Local => {
                 let found = app

@@ -184,8 +184,7 @@ async fn serve(
         .apps
         .find(app)
         .ok_or("the app that serves it is going away")?;
-    let permit = connector.connections.permits.take(&app.connections);
-    let permit = permit.map_err(|error| error.to_string())?;
+    let permit = connector.permit(&app).map_err(|refusal| refusal.message)?;
     connector
         .open_remote(id, &app.endpoint, &offer.schema, Some(offer), established, permit)
         .await

@@ -3,7 +3,6 @@
 use provost_schema::SchemaHash;
 use provost_wire::Code;
 
-use crate::permits::TooMany;
 use crate::policies::ChangeError;
 use crate::services::NoMatch;
 use crate::transport::ConnectFailure;
@@ -29,12 +28,6 @@ impl Refusal {
 impl From<NoMatch> for Refusal {
     fn from(error: NoMatch) -> Refusal {
         Refusal::new(error.code, error.reason)
-    }
-}
-
-impl From<TooMany> for Refusal {
-    fn from(error: TooMany) -> Refusal {
-        Refusal::new(Code::ResourceExhausted, error.to_string())
     }
 }
 

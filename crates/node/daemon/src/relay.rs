@@ -93,7 +93,7 @@ impl RelayAccess {
         offer: &Offer,
     ) -> Result<(), Refusal> {
         let app = self.admit(&offer.schema.service)?;
-        let permit = self.connector.connections.permits.take(&app.connections)?;
+        let permit = self.connector.permit(&app)?;
         let relay = Rc::new(NodeRelay {
             app: Rc::clone(&app),
             schema: Arc::clone(&offer.schema),
@@ -120,11 +120,11 @@ impl RelayAccess {
             let message = format!("no exported [[route]] of this node leads to {service} any more");
             return Err(Refusal::new(Code::Unavailable, message));
         };
-        admission::check_room(&live.limits, apps, UNKNOWN_USER)?;
+        admission::check_room(&self.connector.config, apps, UNKNOWN_USER)?;
         let connections = self.connector.connections.permits.of_app(UNKNOWN_USER);
         let mut process = AppProcess::unknown();
         if let Some(table) = self.connector.authority.admit(&live, name, &mut process)? {
-            admission::check_attachments(&live, apps, &table)?;
+            admission::check_attachments(&self.connector.config, apps, &table)?;
             connections.set_bound(table.connections);
         }
         let credentials = process.credentials.clone();

@@ -6,6 +6,7 @@ mod calls;
 mod changes;
 mod command;
 mod configuration;
+mod denials;
 mod doctor;
 mod documents;
 mod failures;

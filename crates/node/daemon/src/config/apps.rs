@@ -171,6 +171,12 @@ impl Config {
         let named = self.apps.iter().find(|table| table.name == name);
         named.or_else(|| self.apps.iter().find(|table| matches(&table.name, name)))
     }
+
+    /// A key of one of these tables as [`KeyPlaces`] has it.
+    pub(crate) fn key_of_app_table(&self, table: &AppTable, key: &str) -> String {
+        let at = self.apps.iter().position(|other| other.name == table.name);
+        at.map_or_else(|| "app".to_owned(), |at| format!("app[{at}].{key}"))
+    }
 }
 
 #[cfg(test)]

@@ -97,6 +97,7 @@ impl Config {
         next.apps.clone_from(&other.apps);
         next.engines.clone_from(&other.engines);
         next.grpc.clone_from(&other.grpc);
+        next.places.clone_from(&other.places);
         next.limits.apps = other.limits.apps;
         next.limits.connections = other.limits.connections;
         next.limits.apps_per_user = other.limits.apps_per_user;

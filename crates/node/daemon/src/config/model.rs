@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use provost_shm::TimeSliceChoice;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, ObserveConfig, PageConfig, RouteTls,
-    TlsFiles, UserAccount,
+    AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, KeyPlaces, ObserveConfig, PageConfig,
+    RouteTls, TlsFiles, UserAccount,
 };
 use crate::policies::Attachment;
 use crate::transport::{PACKET_BYTES_ETHERNET, TransportKind, TransportOptions};
@@ -60,6 +61,9 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     #[serde(rename = "route", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteConfig>,
+    /// Where its keys stand.
+    #[serde(skip)]
+    pub places: Arc<KeyPlaces>,
 }
 
 /// `[node]`.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::key_places::{KeyPlaces, is_named_in_refusals};
 use super::lines::{KeyLines, enclosing};
 use super::{Config, ConfigError, Problem};
 
@@ -127,6 +128,7 @@ impl Sources {
         };
         let merged = merge(texts)?;
         let mut config = Config::deserialize_from(toml::Value::Table(merged.table.clone()), &origin)?;
+        config.places = Arc::new(KeyPlaces::of(merged.keys_of_refusals()));
         (self.adjust)(&mut config);
         let mut problems = config.problems();
         problems.extend(further(&config));
@@ -303,6 +305,25 @@ impl KeyOrigin {
 }
 
 impl Merged {
+    /// Keys that refusals name, each with its file and line.
+    fn keys_of_refusals(&self) -> impl Iterator<Item = (String, String)> {
+        self.origins
+            .iter()
+            .filter(|(key, _)| is_named_in_refusals(key))
+            .flat_map(|(key, origin)| self.places_within(key, origin))
+    }
+
+    /// The place of a key, and those of the keys right below it.
+    fn places_within<'a>(
+        &'a self,
+        key: &'a str,
+        origin: &'a KeyOrigin,
+    ) -> impl Iterator<Item = (String, String)> + 'a {
+        let lines = self.lines.get(&origin.file).into_iter();
+        let found = lines.flat_map(|lines| lines.right_below(&origin.key));
+        found.map(move |(below, line)| (format!("{key}{below}"), format!("{}, line {line}", origin.file)))
+    }
+
     /// A problem with the file and the line that its key comes from.
     fn placed(&self, problem: Problem) -> Problem {
         let found = enclosing(&problem.key)

@@ -441,16 +441,16 @@ impl GrpcAccess {
         let credentials = process.credentials.clone();
         if credentials.uid != UNKNOWN_USER {
             access::check(&live.control, access::own_user(), &credentials)
-                .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
+                .map_err(|denied| Refusal::new(Code::PermissionDenied, self.config.refusal(denied)))?;
         }
         check_identity(&client.listener().config, &client.proved)?;
         if let Some(redirection) = &client.redirection {
             redirection.check_is_of_others()?;
         }
-        admission::check_room(&live.limits, &self.apps, credentials.uid)?;
+        admission::check_room(&self.config, &self.apps, credentials.uid)?;
         let connections = self.connector.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &client.name, &mut process)? {
-            admission::check_attachments(&live, &self.apps, &table)?;
+            admission::check_attachments(&self.config, &self.apps, &table)?;
             connections.set_bound(table.connections);
         }
         let app = Rc::new(AttachedApp {
