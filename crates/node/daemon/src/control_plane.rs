@@ -16,6 +16,7 @@ use crate::grpc::GrpcAccess;
 use crate::live_change::LiveChanges;
 use crate::peers::PeerAccess;
 use crate::policies::Policies;
+use crate::policies::warnings::CheckedPolicies;
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::relay::RelayAccess;
 use crate::runtimes::Runtimes;
@@ -46,4 +47,13 @@ pub(crate) struct ControlPlane {
     pub(crate) authority: Rc<AppAuthority>,
     /// Where policies and the admin API account for what they do.
     pub(crate) audit: Arc<AuditLog>,
+}
+
+impl ControlPlane {
+    /// The policies that are attached, with the schemas that they are checked against.
+    pub(crate) fn checked_policies(&self) -> CheckedPolicies {
+        CheckedPolicies::of(&self.policies, |attachment| {
+            self.connector.schemas_for(attachment)
+        })
+    }
 }

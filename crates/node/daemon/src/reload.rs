@@ -30,6 +30,8 @@ pub struct Reloaded {
     pub changes: Vec<ConfigChange>,
     /// What became of the policies.
     pub policies: Report,
+    /// Policies that may not do what was meant.
+    pub warnings: Vec<String>,
 }
 
 /// Why a configuration was not taken, or not written. Nothing has changed.
@@ -68,10 +70,15 @@ pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError
     state.read_at = SystemTime::now();
     state.error = outcome.as_ref().err().map(ToString::to_string);
     match &outcome {
-        Ok(reloaded) => tracing::info!(
-            changes = reloaded.changes.len(),
-            "the configuration was read again"
-        ),
+        Ok(reloaded) => {
+            tracing::info!(
+                changes = reloaded.changes.len(),
+                "the configuration was read again"
+            );
+            for warning in &reloaded.warnings {
+                tracing::warn!("{warning}");
+            }
+        }
         Err(error) => tracing::error!(%error, "the configuration was refused: the last good one stays"),
     }
     outcome
@@ -148,7 +155,13 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         certificates.read_again().await;
     }
     plane.peers.grpc.read_again().await;
-    Ok(Reloaded { changes, policies })
+    let checked = plane.checked_policies();
+    let checking = tokio::task::spawn_blocking(move || checked.warnings());
+    Ok(Reloaded {
+        changes,
+        policies,
+        warnings: checking.await.unwrap_or_default(),
+    })
 }
 
 /// Reads the files and checks them whole.

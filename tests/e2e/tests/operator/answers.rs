@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use provost_e2e::{NodeOptions, World, built};
+use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::{NodeOptions, World, built, eventually};
 
 use crate::command::{Operator, ROLE, outcome, setting, tested};
 
@@ -218,6 +219,67 @@ fn a_tap_is_warned_of_where_a_redacted_value_is_shown_all_the_same() {
             &["metadata \"authorization\" is redacted by policy \"look\" and shown by this policy"],
         );
         assert!(!warned.contains("password"), "{warned}");
+    });
+}
+
+#[test]
+fn plans_reloads_and_the_status_warn_of_what_attaching_warns_of() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node("alone", &NodeOptions::default());
+        let operator = Operator::of(&node);
+        let proto = world.directory().join("accounts.proto");
+        std::fs::write(&proto, ACCOUNTS).unwrap();
+        operator.text(&["schema", "prefetch", proto.to_str().unwrap()]);
+        let misspelt = "no service \"shop.Acounts\" is known on this node";
+        let shown = "previous.password in the request of /shop.Accounts/Login is redacted";
+
+        let plan = world.directory().join("plan.toml");
+        let text = format!(
+            "[nodes.a]\nsocket = \"{}\"\n\
+             [[step]]\nnode = \"a\"\nattach = {{ kind = \"null\", name = \"typo\", service = \"shop.Acounts\" }}\n\
+             [[step]]\nnode = \"a\"\nattach = {{ kind = \"tap\", name = \"look\", service = \"shop.Accounts\", \
+             config = {{ redact = [\"previous.password\"] }} }}\n",
+            node.admin_socket.display()
+        );
+        std::fs::write(&plan, text).unwrap();
+        let plan = plan.to_str().unwrap();
+        for arguments in [&["plan", "run", plan, "--dry-run"][..], &["plan", "run", plan]] {
+            let said = operator.text(arguments);
+            for part in [misspelt, shown, "warning: "] {
+                assert!(said.contains(part), "{arguments:?} does not say {part:?}: {said}");
+            }
+        }
+        let named = [
+            format!("policy \"typo\": it applies to nothing: {misspelt}"),
+            format!("policy \"look\": {shown}"),
+        ];
+        let warned = || operator.json(&["status"])["warnings"].as_array().unwrap().clone();
+        let is_warned = |part: &String| warned().iter().any(|one| one.as_str().unwrap().contains(part));
+        assert!(named.iter().all(is_warned), "{named:?}: {:?}", warned());
+        operator.text(&["plan", "undo", plan]);
+        assert!(!named.iter().any(is_warned), "{:?}", warned());
+
+        let file = world.directory().join("alone.toml");
+        let original = std::fs::read_to_string(&file).unwrap();
+        let tables = "[[policy]]\nname = \"typo\"\nkind = \"null\"\nservice = \"shop.Acounts\"\n\
+             [[policy]]\nname = \"look\"\nkind = \"tap\"\nservice = \"shop.Accounts\"\n\
+             [policy.config]\nredact = [\"previous.password\"]\n";
+        std::fs::write(&file, format!("{original}\n{tables}")).unwrap();
+        let reloaded = operator.run(&["config", "reload"]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        for part in &named {
+            assert!(reloaded.stderr.contains(part), "{part}: {reloaded:?}");
+            eventually("the log has the warning", WAIT_MAX, || {
+                node.program.log().contains(part)
+            });
+        }
+        assert!(named.iter().all(is_warned), "{named:?}: {:?}", warned());
+        // A schema that comes later takes the warning away, without a change of policies.
+        let right = ACCOUNTS.replace("service Accounts", "service Acounts");
+        std::fs::write(&proto, right).unwrap();
+        operator.text(&["schema", "prefetch", proto.to_str().unwrap()]);
+        assert!(!is_warned(&named[0]) && is_warned(&named[1]), "{:?}", warned());
     });
 }
 

@@ -8,9 +8,9 @@ use provost_admin::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
+use crate::policies::warnings::{CheckedPolicy, UselessPolicy};
 use crate::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
-    disclosure, fit,
 };
 
 use crate::suggestion::what_is_known;
@@ -39,20 +39,20 @@ pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Resul
 /// Checks a policy against the schemas that the node knows, those of apps that are not connected too: one that fits none of
 /// what it is for is refused, and what else may not be meant is said.
 async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, Status> {
-    let known = desk.plane.connector.schemas_for(&attachment);
-    let attached: Vec<_> = desk.plane.policies.table().instances().cloned().collect();
+    let checked = CheckedPolicy {
+        known: desk.plane.connector.schemas_for(&attachment),
+        beside: desk.plane.policies.table().instances().cloned().collect(),
+        attachment,
+    };
     let maker = desk.plane.policies.maker.for_dry_runs();
     let check = move || {
-        let instance = maker
-            .instance(&attachment, None)
-            .map_err(|error| refusal(&error))?;
-        let unfit = fit::unfit_for(&instance, &known).map_err(|error| {
-            let message = format!("policy \"{}\": {}", attachment.name, error.problem);
-            Status::failed_precondition(message)
-        })?;
-        let idle = fit::idle_because(&attachment, &known);
-        let shown = disclosure::shown_all_the_same(&instance, &attached, &known);
-        Ok(idle.into_iter().chain(unfit).chain(shown).collect())
+        checked.warnings(&maker).map_err(|useless| match useless {
+            UselessPolicy::Config(error) => refusal(&error),
+            UselessPolicy::Unfit(unfit) => {
+                let message = format!("policy \"{}\": {}", checked.attachment.name, unfit.problem);
+                Status::failed_precondition(message)
+            }
+        })
     };
     let checked = tokio::task::spawn_blocking(check).await;
     checked.map_err(|_| Status::internal("the policy could not be checked"))?

@@ -51,6 +51,7 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
         summary,
         before,
         after,
+        warnings: reloaded.warnings,
         ..changes::answer(reloaded.policies)
     })
 }

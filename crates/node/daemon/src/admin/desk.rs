@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tonic::Status;
 
 use crate::control_plane::ControlPlane;
+use crate::policies::warnings::PolicyWarnings;
 use crate::runtime::Spent;
 
 /// Requests that wait for the control plane, at most.
@@ -24,6 +25,8 @@ pub(crate) struct Desk {
     pub(crate) began: Instant,
     /// What runtimes' threads had spent their time with at the last look.
     pub(crate) spent: RefCell<Vec<Spent>>,
+    /// What was said of the policies at the last look.
+    pub(crate) policy_warnings: RefCell<PolicyWarnings>,
     /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.
     pub(crate) changes: Mutex<()>,
 }
@@ -34,6 +37,7 @@ impl Desk {
             plane,
             began: Instant::now(),
             spent: RefCell::default(),
+            policy_warnings: RefCell::default(),
             changes: Mutex::new(()),
         }
     }

@@ -1,6 +1,7 @@
 //! The node at a glance.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use provost_admin::v1;
@@ -11,7 +12,6 @@ use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
 use crate::inspect::{self, PolicyDescription};
 use crate::observe;
-use crate::policies::fit;
 use crate::runtime::{Runtime, Spent};
 
 use super::Role;
@@ -22,6 +22,7 @@ use super::listings;
 pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
     let plane = &desk.plane;
     let polled = inspect::polled(plane).await;
+    let of_policies = policy_warnings(desk).await;
     let paths = polled.paths.values();
     let config = plane.config.state();
     let service_ms = unix_ms().saturating_sub(plane.counts.began_unix_ms.get());
@@ -48,14 +49,14 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         config_read_at_unix_us: unix_us(config.read_at),
         caller_role: role.name().to_owned(),
         packets: listings::packets(plane.connections.packets(), None),
-        warnings: warnings(plane),
+        warnings: warnings(plane, &of_policies),
         grpc_listeners: plane.grpc.describe_listeners(),
         never_matched: never_matched(plane),
     }
 }
 
 /// What an operator should look at.
-fn warnings(plane: &ControlPlane) -> Vec<String> {
+fn warnings(plane: &ControlPlane, of_policies: &[String]) -> Vec<String> {
     let open = openness(&plane.config.live()).map(str::to_owned);
     let certificates = plane.peers.certificates.iter();
     let failures = observe::failures(plane).into_iter();
@@ -67,7 +68,7 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
     });
     open.into_iter()
         .chain(lost)
-        .chain(idle_policies(plane))
+        .chain(of_policies.iter().cloned())
         .chain(failures.map(|(what, why)| format!("{what}: {why}")))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .chain(plane.peers.grpc.warnings())
@@ -98,15 +99,19 @@ fn never_matched(plane: &ControlPlane) -> Vec<String> {
     policies.filter(unmatched).map(describe).collect()
 }
 
-/// Policies that apply to nothing known.
-fn idle_policies(plane: &ControlPlane) -> Vec<String> {
-    let table = plane.policies.table();
-    let idle = table.entries.iter().filter_map(|entry| {
-        let known = plane.connector.schemas_for(&entry.attachment);
-        let why = fit::idle_because(&entry.attachment, &known)?;
-        Some(format!("policy \"{}\": {why}", entry.attachment.name))
-    });
-    idle.collect()
+/// What whoever attaches the policies now would be warned of.
+async fn policy_warnings(desk: &Desk) -> Arc<[String]> {
+    let checked = desk.plane.checked_policies();
+    if let Some(known) = desk.policy_warnings.borrow().known(&checked) {
+        return known;
+    }
+    let checking = tokio::task::spawn_blocking(move || (checked.warnings(), checked));
+    let Ok((warnings, checked)) = checking.await else {
+        return Arc::default();
+    };
+    let warnings = warnings.into();
+    desk.policy_warnings.borrow_mut().keep(checked, &warnings);
+    warnings
 }
 
 fn state(plane: &ControlPlane) -> State {

@@ -46,6 +46,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport_versions;
+pub(crate) mod warnings;
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;

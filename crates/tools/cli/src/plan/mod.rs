@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use provost_terminal::admin::seconds;
 use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers::plural;
 use provost_terminal::output::{json_line, print};
 use provost_terminal::table::{Canvas, Look, clean};
 
@@ -110,9 +111,9 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Check { file } => {
             let (plan, _) = Plan::load(&file)?;
             print(&format!(
-                "the plan is good: {} steps on {} nodes\n",
-                plan.steps.len(),
-                plan.nodes.len()
+                "the plan is good: {} on {}\n",
+                plural(plan.steps.len() as u64, "step"),
+                plural(plan.nodes.len() as u64, "node")
             ))
         }
         Command::Run {
@@ -131,7 +132,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             execution.of_this_plan()?;
             match execution.revert().await {
                 0 => Ok(()),
-                left => Err(Failure::failed(format!("{left} steps could not be undone"))),
+                left => {
+                    let steps = plural(left as u64, "step");
+                    Err(Failure::failed(format!("{steps} could not be undone")))
+                }
             }
         }
     }
@@ -214,7 +218,11 @@ impl Execution {
             }
         }
         self.journal.write(Event::Finished, 0, None, "")?;
-        self.say(&format!("all {} steps are done", steps.len()), Look::Good)
+        let done = match steps.len() {
+            1 => "the step is done".to_owned(),
+            steps => format!("all {steps} steps are done"),
+        };
+        self.say(&done, Look::Good)
     }
 
     fn of_this_plan(&self) -> Result<(), Failure> {
@@ -280,14 +288,14 @@ impl Execution {
             .write(Event::Started, number, Some(undo), &step.title())?;
         self.print_event(number, "begins", step, "")?;
         let done = if may_be_done && done_before(action, place).await {
-            Ok("it was so already".to_owned())
+            Ok(StepOutcome::plain("it was so already".to_owned()))
         } else {
             carry_out(action, place).await
         };
         match done {
-            Ok(summary) => {
-                self.journal.write(Event::Done, number, None, &summary)?;
-                self.print_event(number, "done", step, &summary)
+            Ok(outcome) => {
+                self.journal.write(Event::Done, number, None, &outcome.summary)?;
+                self.print_outcome(number, "done", step, &outcome)
             }
             Err(failure) => {
                 // A refusal changes nothing; of anything else it is not known.
@@ -316,7 +324,8 @@ impl Execution {
         match self.revert().await {
             0 => Failure::new(Exit::Undone, format!("{message}; everything is undone")),
             left => Failure::failed(format!(
-                "{message}; {left} steps could not be undone: see above, and `provost plan undo` to try again"
+                "{message}; {} could not be undone: see above, and `provost plan undo` to try again",
+                plural(left as u64, "step")
             )),
         }
     }
@@ -362,7 +371,7 @@ impl Execution {
         let mut made = BTreeSet::new();
         for (at, step) in self.plan.steps.iter().enumerate() {
             let place = self.places.get(&step.node);
-            let summary = match (step.action(), place) {
+            let outcome = match (step.action(), place) {
                 (Some(Action::Attach(attach)), Some(place)) => {
                     made.insert((step.node.clone(), attach.policy().name));
                     let ask = Ask::Attach {
@@ -370,7 +379,7 @@ impl Execution {
                         position: attach.position,
                         dry_run: true,
                     };
-                    place.ask::<Change>(ask).await?.summary
+                    place.ask::<Change>(ask).await?.into()
                 }
                 // What an earlier step would attach is not there to be tried.
                 (Some(Action::Set(set)), Some(place))
@@ -381,13 +390,28 @@ impl Execution {
                         config: set.config(),
                         dry_run: true,
                     };
-                    place.ask::<Change>(ask).await?.summary
+                    place.ask::<Change>(ask).await?.into()
                 }
-                _ => String::new(),
+                _ => StepOutcome::default(),
             };
-            self.print_event(at + 1, "would be done", step, &summary)?;
+            self.print_outcome(at + 1, "would be done", step, &outcome)?;
         }
         self.say("nothing was changed", Look::Normal)
+    }
+
+    /// Prints that a step is done, and what the node warns of.
+    fn print_outcome(
+        &self,
+        number: usize,
+        event: &str,
+        step: &Step,
+        outcome: &StepOutcome,
+    ) -> Result<(), Failure> {
+        self.print_event(number, event, step, &outcome.summary)?;
+        for warning in &outcome.warnings {
+            self.print_event(number, "warning", step, warning)?;
+        }
+        Ok(())
     }
 
     fn print_event(&self, number: usize, event: &str, step: &Step, message: &str) -> Result<(), Failure> {
@@ -400,7 +424,7 @@ impl Execution {
             return print(&json_line(&line)?);
         }
         let look = match event {
-            "failed" | "not undone" => Look::Bad,
+            "failed" | "not undone" | "warning" => Look::Bad,
             "done" | "checked" => Look::Good,
             _ => Look::Normal,
         };
@@ -418,6 +442,31 @@ impl Execution {
             print(&json_line(&json!({ "event": "note", "message": text }))?)
         } else {
             print(&format!("{}\n", look.paint(&clean(text), self.canvas)))
+        }
+    }
+}
+
+/// What a step has done, and what the node warns of.
+#[derive(Default)]
+struct StepOutcome {
+    summary: String,
+    warnings: Vec<String>,
+}
+
+impl StepOutcome {
+    fn plain(summary: String) -> StepOutcome {
+        StepOutcome {
+            summary,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl From<Change> for StepOutcome {
+    fn from(change: Change) -> StepOutcome {
+        StepOutcome {
+            summary: change.summary,
+            warnings: change.warnings,
         }
     }
 }
@@ -560,7 +609,7 @@ fn is_same(found: &provost_admin::v1::Policy, wanted: &provost_admin::v1::Policy
         && found.methods == wanted.methods
 }
 
-async fn carry_out(action: &Action, place: Option<&Place>) -> Result<String, Failure> {
+async fn carry_out(action: &Action, place: Option<&Place>) -> Result<StepOutcome, Failure> {
     let ask = match action {
         Action::Attach(attach) => Ask::Attach {
             policy: attach.policy(),
@@ -589,11 +638,12 @@ async fn carry_out(action: &Action, place: Option<&Place>) -> Result<String, Fai
             path: load.path.clone(),
         },
         Action::DaemonUpgrade(upgrade) => {
-            return replace_daemon(place_of(place)?, &upgrade.binary, upgrade.timeout_ms).await;
+            let replaced = replace_daemon(place_of(place)?, &upgrade.binary, upgrade.timeout_ms).await;
+            return replaced.map(StepOutcome::plain);
         }
-        Action::Run(run) => return command(&run.command, run.timeout_s).await,
+        Action::Run(run) => return command(&run.command, run.timeout_s).await.map(StepOutcome::plain),
     };
-    Ok(place_of(place)?.ask::<Change>(ask).await?.summary)
+    Ok(place_of(place)?.ask::<Change>(ask).await?.into())
 }
 
 async fn replace_daemon(place: &Place, binary: &str, timeout_ms: u32) -> Result<String, Failure> {
