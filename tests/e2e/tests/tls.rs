@@ -296,42 +296,115 @@ fn commands_under<'a>(document: &'a str, heading: &str) -> Vec<&'a str> {
     blocks.filter_map(|block| block.split("```").next()).collect()
 }
 
-fn run_in(directory: &Path, script: &str) {
+/// What a script prints.
+fn run_in(directory: &Path, script: &str) -> String {
     let ran = std::process::Command::new("sh")
         .args(["-e", "-c", script])
         .current_dir(directory)
         .output()
         .expect("a shell");
     assert!(ran.status.success(), "{script}: {ran:?}");
+    String::from_utf8_lossy(&ran.stdout).into_owned()
 }
 
-#[test]
-fn certificates_made_as_the_documentation_says_are_taken() {
-    watched(|| {
+/// Commands of the documentation that make certificates by one tool.
+struct CertificateCommands {
+    authority: String,
+    node_b: String,
+}
+
+impl CertificateCommands {
+    fn of(tool: &str) -> CertificateCommands {
         let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
         let document = std::fs::read_to_string(document).unwrap();
         let commands = commands_under(&document, "### Making certificates");
-        let openssl: &str = commands.iter().find(|block| block.contains("openssl")).unwrap();
-        let (authority, node_b) = openssl.split_once("\n\n").expect("an authority, and a node");
-        let node_a = ["b.key", "b.csr", "b.ext", "b.pem", "node/b", "node b"]
-            .iter()
-            .fold(node_b.to_owned(), |script, name| {
-                script.replace(name, &name.replace('b', "a"))
-            });
-        let (mut world, b, _server) = served(|world| {
-            run_in(world.directory(), authority);
-            run_in(world.directory(), node_b);
-            files_in(world.directory(), "b")
+        let mut of_tool = commands.iter().filter(|block| block.starts_with(tool));
+        let (authority, node_b) = of_tool
+            .next()
+            .and_then(|block| block.split_once("\n\n"))
+            .expect("an authority, and a node");
+        CertificateCommands {
+            authority: authority.to_owned(),
+            node_b: node_b.trim_end().to_owned(),
+        }
+    }
+
+    /// The same for a node called `a`.
+    fn node_a(&self) -> String {
+        let names = ["b.key", "b.csr", "b.ext", "b.pem", "node/b", "node b"];
+        names.iter().fold(self.node_b.clone(), |script, name| {
+            script.replace(name, &name.replace('b', "a"))
+        })
+    }
+}
+
+/// Two nodes with the certificates of these commands call each other.
+fn nodes_with_certificates_of(commands: &CertificateCommands) {
+    let (mut world, b, _server) = served(|world| {
+        run_in(world.directory(), &commands.authority);
+        run_in(world.directory(), &commands.node_b);
+        files_in(world.directory(), "b")
+    });
+    let directory = world.directory().to_owned();
+    run_in(&directory, &commands.node_a());
+    let own = files_in(&directory, "a");
+    let tables = own + "server_identities = [\"spiffe://example.org/node/*\"]\n" + &routed(&b, "");
+    let (a, mut agent, first) = routed_client(&mut world, "a", tables);
+    assert_eq!(first, Answer::Ready);
+    agent.calls_well();
+    logged(&a, "identity=\"spiffe://example.org/node/b\"", 1);
+    logged(&b, "identity=\"spiffe://example.org/node/a\"", 1);
+}
+
+/// A node whose certificate has its host's name behind its identity is known by either. The command that shows the names
+/// in a certificate shows both.
+fn a_host_is_known_by_its_name(commands: &CertificateCommands) {
+    let (mut world, b, _server) = served(|world| {
+        run_in(world.directory(), &commands.authority);
+        run_in(world.directory(), &commands.node_b);
+        let show = "openssl x509 -in b.pem -noout -ext subjectAltName";
+        let shown = run_in(world.directory(), show);
+        for name in ["URI:spiffe://example.org/node/b", "IP Address:127.0.0.1"] {
+            assert!(shown.contains(name), "{shown}");
+        }
+        files_in(world.directory(), "b")
+    });
+    let directory = world.directory().to_owned();
+    run_in(&directory, &commands.node_a());
+    let own = files_in(&directory, "a");
+    let (_a, mut agent, first) = routed_client(&mut world, "a", own + &routed(&b, ""));
+    assert_eq!(first, Answer::Ready);
+    agent.calls_well();
+}
+
+#[test]
+fn certificates_made_with_openssl_as_the_documentation_says_are_taken() {
+    watched(|| {
+        let commands = CertificateCommands::of("openssl");
+        nodes_with_certificates_of(&commands);
+        let uri = "URI:spiffe://example.org/node/b";
+        let with_host = commands.node_b.replace(uri, &format!("{uri}, IP:127.0.0.1"));
+        assert_ne!(with_host, commands.node_b);
+        a_host_is_known_by_its_name(&CertificateCommands {
+            node_b: with_host,
+            ..commands
         });
-        let directory = world.directory().to_owned();
-        run_in(&directory, &node_a);
-        let own = files_in(&directory, "a");
-        let tables = own + "server_identities = [\"spiffe://example.org/node/*\"]\n" + &routed(&b, "");
-        let (a, mut agent, first) = routed_client(&mut world, "a", tables);
-        assert_eq!(first, Answer::Ready);
-        agent.calls_well();
-        logged(&a, "identity=\"spiffe://example.org/node/b\"", 1);
-        logged(&b, "identity=\"spiffe://example.org/node/a\"", 1);
+    });
+}
+
+#[test]
+fn certificates_made_with_step_as_the_documentation_says_are_taken() {
+    let found = std::process::Command::new("step").arg("version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        return provost_skip::missing("step", "go install github.com/smallstep/cli/cmd/step@v0.21.0");
+    }
+    watched(|| {
+        let commands = CertificateCommands::of("step");
+        nodes_with_certificates_of(&commands);
+        a_host_is_known_by_its_name(&CertificateCommands {
+            node_b: format!("{} --san 127.0.0.1", commands.node_b),
+            ..commands
+        });
     });
 }
 
