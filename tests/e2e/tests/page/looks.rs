@@ -1,20 +1,14 @@
 //! What people find on the page: with their eyes, with a keyboard alone, with a screen reader.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use provost_e2e::agent::Executor;
-use provost_e2e::script::{Answer, Ask, StatusParts};
+use provost_e2e::script::{Ask, StatusParts};
 use provost_e2e::{Setting, watched};
 use serde_json::{Value, json};
 
 use crate::browser::{HeadlessBrowser, is_missing};
 use crate::node_page::{POLICIES, TOKEN, address, echo, folder, page_at_port, pair, token_file};
 
-/// In the environment: the folder into which the pictures of the documentation are written.
-const PICTURES: &str = "PROVOST_PICTURES";
 /// Elements that a keyboard reaches, as far as they are shown, in the order of the document.
 const REACHED: &str = "[...document.querySelectorAll('a[href], button, input, summary, [tabindex=\"0\"]')]\
                        .filter((element) => element.checkVisibility())";
@@ -22,14 +16,14 @@ const REACHED: &str = "[...document.querySelectorAll('a[href], button, input, su
 const CONTRAST_MIN: f64 = 4.5;
 
 /// A pair under some calls, and a browser that shows the page of the first node.
-struct LookedAtPair {
-    setting: Setting,
-    page: SocketAddr,
-    browser: HeadlessBrowser,
-    _folder: tempfile::TempDir,
+pub(crate) struct LookedAtPair {
+    pub(crate) setting: Setting,
+    pub(crate) page: SocketAddr,
+    pub(crate) browser: HeadlessBrowser,
+    pub(crate) _folder: tempfile::TempDir,
 }
 
-fn looked_at(role: &str) -> LookedAtPair {
+pub(crate) fn looked_at(role: &str) -> LookedAtPair {
     let folder = folder();
     let file = token_file(folder.path());
     let mut setting = pair(page_at_port(&file, role) + POLICIES);
@@ -275,70 +269,3 @@ const FAINT_TEXTS: &str = r#"(least) => {
   }
   return checked > 50 ? faint : ['too little was checked'];
 }"#;
-
-/// Calls of one app for as long as the pictures are taken.
-fn call_until(ended: &AtomicBool, agent: &mut provost_e2e::Agent, calls: usize, failures: usize) {
-    while !ended.load(Ordering::Relaxed) {
-        agent.succeeds(echo(calls));
-        for _ in 0..failures {
-            agent.fails(Ask::Fail(StatusParts {
-                code: 5,
-                ..StatusParts::default()
-            }));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// Ends the calls of [`call_until`] when it is dropped.
-struct EndsCalls<'a>(&'a AtomicBool);
-
-impl Drop for EndsCalls<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-#[test]
-#[ignore = "writes the pictures of the documentation: cargo xtask pictures"]
-fn pictures_of_the_documentation() {
-    let Some(folder) = std::env::var_os(PICTURES).map(PathBuf::from) else {
-        return;
-    };
-    watched(move || {
-        let LookedAtPair {
-            mut setting,
-            mut browser,
-            _folder,
-            ..
-        } = looked_at("operate");
-        let mut apps =
-            ["shop", "till"].map(|name| setting.world.agent_named(&setting.a, name, Executor::TokioMulti));
-        for app in &mut apps {
-            assert_eq!(app.first_answer(), Answer::Ready);
-        }
-        let ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            // Also when something here fails.
-            let _guard = EndsCalls(&ended);
-            let [shop, till] = &mut apps;
-            scope.spawn(|| call_until(&ended, shop, 60, 2));
-            scope.spawn(|| call_until(&ended, till, 20, 0));
-            let limit = ["policy", "attach", "--kind", "rate-limit", "--name", "limit-echo"];
-            let rate = ["--service", "probe.Probe", "--set", "requests_per_second=5000"];
-            setting.a.operate(&[&limit[..], &rate].concat());
-            browser.resize(1180, 900);
-            // Long enough for the trends to be seen.
-            std::thread::sleep(Duration::from_secs(16));
-            take_pictures(&mut browser, &folder);
-        });
-    });
-}
-
-fn take_pictures(browser: &mut HeadlessBrowser, folder: &Path) {
-    browser.value("document.querySelector('#pause').click()");
-    for (scheme, name) in [("light", "page.png"), ("dark", "page-dark.png")] {
-        browser.prefer(scheme);
-        browser.picture("#datapaths", &folder.join(name));
-    }
-}

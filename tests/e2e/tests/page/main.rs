@@ -5,3 +5,4 @@ mod access;
 mod browser;
 mod looks;
 mod node_page;
+mod pictures;
