@@ -35,6 +35,7 @@ use crate::schema_learning::SchemaLearning;
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
+use crate::thread_pool::{ThreadPool, WorkThreads};
 use crate::transport::{
     self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTerms, GrpcServerTls,
     Hello, Limits, PeerAddress, RestoredRoute, RestoredServer, TransportKind,
@@ -56,6 +57,7 @@ pub(crate) struct Connector {
     pub(crate) policies: Rc<Policies>,
     pub(crate) peers: Rc<PeerAccess>,
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
+    pub(crate) threads: WorkThreads,
     /// Those of apps that are under way.
     pub(crate) attempts: ConnectAttempts,
     pub(crate) authority: Rc<AppAuthority>,
@@ -659,7 +661,7 @@ impl Connector {
         let peer = reached.identity.clone();
         let opening = self.opening(spec);
         let context = Arc::clone(&opening.context);
-        let chain = self.policies.chain(&context).await?;
+        let chain = self.policies.chain(&context, &self.threads.policies).await?;
         let transport = reached.start(version, self.config.started.transport_options());
         let entered = opening.enter(&self.connections, chain, transport, None, permit);
         let entered = entered.map_err(|error| not_started(&error))?;
@@ -694,7 +696,13 @@ impl Connector {
         ));
         // Both before anything is made of them: no change of policies comes between the two.
         let server_context = Arc::clone(&server.context);
-        let (client_chain, server_chain) = chains(&self.policies, &client.context, &server_context).await?;
+        let (client_chain, server_chain) = chains(
+            &self.policies,
+            &self.threads.policies,
+            &client.context,
+            &server_context,
+        )
+        .await?;
         let (at_client, at_server) = transport::local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
@@ -782,13 +790,14 @@ impl Connector {
 /// The policies of both ends of a connection on this node, of one state of the table.
 async fn chains(
     policies: &Policies,
+    threads: &ThreadPool,
     client: &Arc<DatapathContext>,
     server: &Arc<DatapathContext>,
 ) -> Result<(Chain, Chain), ChangeError> {
     loop {
-        let first = policies.chain(client).await?;
+        let first = policies.chain(client, threads).await?;
         let generation = policies.generation();
-        let second = policies.chain(server).await?;
+        let second = policies.chain(server, threads).await?;
         if policies.generation() == generation {
             return Ok((first, second));
         }

@@ -68,6 +68,7 @@ mod services;
 mod sockets;
 mod stream_listener;
 mod suggestion;
+mod thread_pool;
 mod transport;
 mod turns;
 mod upgrade;

@@ -114,7 +114,7 @@ async fn shake_hands(
     let deadline = terms.deadline;
     let is_given_up = Arc::new(AtomicBool::new(false));
     let given_up = Arc::clone(&is_given_up);
-    let mut handshake = tokio::task::spawn_blocking(move || {
+    let mut handshake = connector.threads.peer_handshakes.run(move || {
         let _entered = span.enter();
         let (mut found, mut claimed) = (None, None);
         let mut established = (peer.handshake)(terms, &mut |hello, schema, identity| {

@@ -48,6 +48,7 @@ use crate::schema_learning::SchemaLearning;
 use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore, StoreError};
 use crate::services::Services;
 use crate::sockets::{self, Listeners, SocketError};
+use crate::thread_pool::{self, WorkThreads};
 use crate::transport::Limits;
 use crate::upgrade::{
     self, OwnSockets, RestartDesk, UpgradeError, UpgradeOrder, UpgradeQueue, UpgradeReport, UpgradeRequest,
@@ -60,14 +61,10 @@ use crate::{admin, listen, observe, page, policies, reload};
 const ORDERS_MAX: usize = 64;
 /// How long gRPC clients that were told to go have the services to themselves. Most are gone after one round trip.
 const CLIENTS_GRACE: Duration = Duration::from_millis(500);
-/// Stack of the control plane's thread and of those on which handshakes run, in bytes.
-const STACK_BYTES: usize = 512 << 10;
-/// Threads for what operators ask for and for hot restarts, beside those of handshakes, attempts, look-ups and schemas.
+/// Threads for what operators ask for and for hot restarts, beside those of attempts, look-ups and schemas.
 const BLOCKING_THREADS_SPARE: usize = 16;
 /// How long a process stays that another one has replaced, so that who asked for it gets an answer.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
-/// How long a thread for handshakes stays without one.
-const BLOCKING_KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// Why the service did not start.
 #[derive(Debug, thiserror::Error)]
@@ -259,7 +256,7 @@ impl Node {
         let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .stack_size(STACK_BYTES)
+            .stack_size(thread_pool::STACK_BYTES)
             .spawn(move || {
                 let asked = Asked {
                     shutdown: asked,
@@ -430,17 +427,15 @@ async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> NodeEnd {
-    // Each kind of work that apps and peers cause has its turns, so that what the node itself wants never waits.
-    let threads = 2 * parts.config.limits.handshakes
-        + ATTEMPT_THREADS_MAX
-        + LOOKUP_THREADS_MAX
-        + COMPILING_THREADS_MAX
-        + BLOCKING_THREADS_SPARE;
+    // Each kind of work that apps cause here has its turns, so that what the node itself wants never waits. Handshakes with
+    // those who come, and policies of connections, have threads of their own ([`WorkThreads`]).
+    let threads = ATTEMPT_THREADS_MAX + LOOKUP_THREADS_MAX + COMPILING_THREADS_MAX + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_name("control-work")
         .max_blocking_threads(threads)
-        .thread_stack_size(STACK_BYTES)
-        .thread_keep_alive(BLOCKING_KEEPALIVE)
+        .thread_stack_size(thread_pool::STACK_BYTES)
+        .thread_keep_alive(thread_pool::KEEPALIVE)
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -808,6 +803,10 @@ fn make(
     let (runtimes, events) = (Rc::new(started.0), started.1);
     let permits = Permits::new(ConnectionBounds::from(&config.limits));
     let connections = Rc::new(ConnectionRegistry::new(permits));
+    let threads = WorkThreads::new(config.limits.handshakes).map_err(|source| StartError::System {
+        what: "threads for handshakes",
+        source,
+    })?;
     let peers = Rc::new(PeerAccess::new(&config, addresses, workload)?);
     let config = Rc::new(Configuration::new(config, sources));
     let authority = Rc::new(AppAuthority {
@@ -827,6 +826,7 @@ fn make(
         policies: Rc::clone(&policies),
         peers: Rc::clone(&peers),
         quiesce_barrier: Rc::clone(&quiesce_barrier),
+        threads,
         attempts: ConnectAttempts::new(),
         authority: Rc::clone(&authority),
         callers: CallerTrust {

@@ -149,7 +149,7 @@ impl GrpcAccess {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let stream = stream.into_std().map_err(|error| error.to_string())?;
         let stop = stream.try_clone().map_err(|error| error.to_string())?;
-        let mut handshake = tokio::task::spawn_blocking(move || {
+        let mut handshake = self.connector.threads.client_handshakes.run(move || {
             let mut stream = TlsStream::server(stream, config).map_err(|error| error.to_string())?;
             finish_handshake(&mut stream, deadline).map_err(|error| error.to_string())?;
             Ok::<_, String>(stream)

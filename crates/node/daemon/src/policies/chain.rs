@@ -10,6 +10,7 @@ use super::closed;
 use super::table::Instance;
 use super::{ChangeError, Policies};
 use crate::runtime::{FallbackEngine, Fitted, Guard, Probation, StandIn};
+use crate::thread_pool::ThreadPool;
 
 /// Policies whose engines are ready for one datapath, in order. It is to be used before the next time that the control
 /// plane waits for something, so that no change comes in between.
@@ -41,7 +42,11 @@ pub(crate) fn started(start: Start) -> EngineStart {
 impl Policies {
     /// Gets the policies of a datapath ready. (Its number must be in the datapath context: exceptions go by it.) An attachment that
     /// does not fit is an error, unless its `on_fault` says otherwise.
-    pub(crate) async fn chain(&self, context: &Arc<DatapathContext>) -> Result<Chain, ChangeError> {
+    pub(crate) async fn chain(
+        &self,
+        context: &Arc<DatapathContext>,
+        threads: &ThreadPool,
+    ) -> Result<Chain, ChangeError> {
         loop {
             let generation = self.generation.get();
             let instances = self.table().chain(context);
@@ -57,7 +62,7 @@ impl Policies {
             } else {
                 let context = Arc::clone(context);
                 let prepare = move || prepare_chain(&instances, &lineages, &context);
-                let prepared = tokio::task::spawn_blocking(prepare).await;
+                let prepared = threads.run(prepare).await;
                 prepared.map_err(|_| ChangeError::Ending)?
             };
             if self.generation.get() == generation {

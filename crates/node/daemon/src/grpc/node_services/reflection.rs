@@ -37,11 +37,11 @@ struct ToldSet {
 }
 
 /// Bounds what clients may look up at a time.
-pub(crate) struct ReflectionTurns(Semaphore);
+pub(crate) struct ReflectionTurns(Arc<Semaphore>);
 
 impl Default for ReflectionTurns {
     fn default() -> ReflectionTurns {
-        ReflectionTurns(Semaphore::new(LOOK_UPS_MAX))
+        ReflectionTurns(Arc::new(Semaphore::new(LOOK_UPS_MAX)))
     }
 }
 
@@ -76,10 +76,13 @@ impl GrpcAccess {
                 }),
             }
         }
-        // Never closed, so that this waits for a permit.
-        let _turn = self.reflection_turns.0.acquire().await;
+        // Never closed, so that this waits for a permit. The thread keeps it, also when the client has gone.
+        let turn = Arc::clone(&self.reflection_turns.0).acquire_owned().await;
         let names = own.into_iter().chain(services).collect();
-        let answering = tokio::task::spawn_blocking(move || answer(request, names, &sets));
+        let answering = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            answer(request, names, &sets)
+        });
         answering
             .await
             .map_err(|_| GrpcStatus::new(Code::Internal, "the schemas could not be read"))
