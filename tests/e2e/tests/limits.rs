@@ -5,7 +5,7 @@ use std::time::Duration;
 use provost::Code;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pour, Reading};
-use provost_e2e::{Agent, NodeOptions, Setting, eventually, watched};
+use provost_e2e::{Agent, NodeOptions, Setting, eventually, resident_peak_of, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -121,29 +121,51 @@ fn more_calls_than_the_rings_have_slots() {
     });
 }
 
+/// All of them are at their handlers at once, and cost the nodes no more than so much each.
 #[test]
 fn ten_thousand_calls_in_flight() {
+    const CALLS: u64 = 10_000;
+    const BYTES_PER_CALL: u64 = 2 << 10;
     watched(|| {
         let mut setting = Setting::new(ROLE);
+        setting.agent.calls_well();
+        let mut other = setting.world.agent(&setting.a);
+        other.calls_well();
+        let peaks = |setting: &Setting| {
+            [&setting.a, &setting.b].map(|node| resident_peak_of(node.process()).expect("a node that runs"))
+        };
+        let before = peaks(&setting);
+        let hold = Hold {
+            key: "many".to_owned(),
+            // None is answered before one more has come.
+            until_begun: CALLS + 1,
+            ..Hold::default()
+        };
         let ticket = setting.agent.begin(Ask::HoldMany {
-            calls: 10_000,
-            // None is answered before all are at their handlers.
-            hold: Hold {
-                key: "many".to_owned(),
-                until_begun: 10_000,
-                ..Hold::default()
-            },
+            calls: CALLS as usize,
+            hold: hold.clone(),
         });
         let many = || Ask::Counts {
             key: "many".to_owned(),
         };
-        let mut other = setting.world.agent(&setting.a);
-        other.calls_well();
+        eventually("all calls are at their handlers", WAIT_MAX, || {
+            other.succeeds(many()).begun == CALLS
+        });
+        assert_eq!(other.succeeds(many()).finished, 0);
+        other.succeeds(Ask::Hold(hold));
         match setting.agent.answer(ticket) {
-            Answer::Done(done) => assert_eq!(done.count, 10_000),
+            Answer::Done(done) => assert_eq!(done.count, CALLS),
             failed => panic!("{failed:?}"),
         }
-        assert_eq!(other.succeeds(many()).finished, 10_000);
+        assert_eq!(other.succeeds(many()).finished, CALLS + 1);
+        let after = peaks(&setting);
+        for (before, after) in before.into_iter().zip(after) {
+            println!("{} bytes of a node for each call", (after - before) / CALLS);
+            assert!(
+                after - before <= CALLS * BYTES_PER_CALL,
+                "{before} became {after}"
+            );
+        }
     });
 }
 

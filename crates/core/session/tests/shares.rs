@@ -74,6 +74,22 @@ fn announced_messages_take_memory_as_they_come() {
 }
 
 #[test]
+fn a_connection_has_so_many_messages_in_part_and_one_more_is_refused_alone() {
+    let mut server = Peer::new(Role::Server, Setup::default());
+    for call in 1..=2 {
+        server.input(&announced(call, MESSAGE_BYTES_MAX)).unwrap();
+    }
+    assert!(server.output().is_empty(), "two of the largest may come at once");
+    server.input(&announced(3, MESSAGE_BYTES_MAX)).unwrap();
+    assert!(!server.output().is_empty(), "the peer is told");
+    // What ends makes room.
+    server.input(&frame(&step(1, Parts::CANCEL, b""))).unwrap();
+    server.steps();
+    server.input(&announced(4, MESSAGE_BYTES_MAX)).unwrap();
+    assert!(server.output().is_empty());
+}
+
+#[test]
 fn a_message_that_stops_in_its_midst_ends_its_call_and_frees_its_memory() {
     let mut server = Peer::new(Role::Server, Setup::default());
     server.input(&announced(1, 1 << 20)).unwrap();

@@ -1,7 +1,10 @@
 //! The program `provostd`: its options, its signals, and what it tells a service manager.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -101,6 +104,32 @@ fn the_printed_defaults_are_a_good_configuration() {
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(check(&text).0, Some(0));
+}
+
+/// The kernel has the files of a process in `/proc` belong to root where its memory is to be nobody's, whoever runs it.
+#[test]
+fn its_memory_goes_into_no_core_dump_and_to_no_process_of_its_user() {
+    /// A user that nobody is.
+    const NOBODY: u32 = 64_010;
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).expect("a directory");
+    // Another user may not reach where it was built.
+    let program = directory.path().join("provostd");
+    std::fs::copy(env!("CARGO_BIN_EXE_provostd"), &program).expect("a copy");
+    let mut command = Command::new(program);
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let socket = directory.path().join("control.sock");
+    let child = command.arg("--socket").arg(&socket).stderr(Stdio::null()).spawn();
+    let program = Program(child.expect("a program that starts"));
+    program.wait_until_it_serves(&socket);
+    let file = |name: &str| format!("/proc/{}/{name}", program.0.id());
+    let limits = std::fs::read_to_string(file("limits")).expect("limits of a child");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let words: Vec<_> = core.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(&words[4..], ["0", "0", "bytes"], "{limits}");
+    assert_eq!(std::fs::metadata(file("mem")).expect("a child").uid(), 0);
 }
 
 /// Memory of a process that no file stands behind and that no other process shares, in bytes: heaps and stacks.
