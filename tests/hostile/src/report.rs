@@ -22,11 +22,16 @@ struct Inner {
 impl Report {
     /// Counts something that happened.
     pub fn count(&self, what: &str) {
+        self.count_many(what, 1);
+    }
+
+    /// Counts something that happened so often.
+    pub fn count_many(&self, what: &str, times: u64) {
         let mut inner = self.lock();
         match inner.counts.get_mut(what) {
-            Some(count) => *count += 1,
+            Some(count) => *count += times,
             None => {
-                inner.counts.insert(what.to_owned(), 1);
+                inner.counts.insert(what.to_owned(), times);
             }
         }
     }

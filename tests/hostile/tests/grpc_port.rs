@@ -242,8 +242,7 @@ fn who_reads_no_replies_costs_its_share() {
     // The share of an attachment, for each of them and for the server.
     const PEAK_BYTES_MAX: u64 = (CLIENTS + 1) * (128 << 20) + (100 << 20);
     let mut scene = GrpcScene::new("[timeouts]\ncompletion_stall_ms = 500\n");
-    // What good apps call is busy with the same calls, so their calls are not judged.
-    let _server = scene.world.server(&scene.node);
+    let pair = GoodPair::start(&mut scene.world, &scene.node);
     let (before, peak) = watch(&scene.node);
     let mut deaf: Vec<_> = (0..CLIENTS).map(|_| HonestClient::connect(&scene)).collect();
     // A million messages of 100 kB.
@@ -273,6 +272,10 @@ fn who_reads_no_replies_costs_its_share() {
         peak.resident_bytes < before.resident_bytes + PEAK_BYTES_MAX,
         "{before:?} became {peak:?}"
     );
+    // Until now the server was busy that good apps call, too. What nobody reads costs them nothing.
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
+    let outcome = judged.end();
     drop(deaf);
     honest_client_is_served(&scene);
+    outcome.judge();
 }

@@ -16,7 +16,7 @@ use beside::{
 };
 use prost::Message;
 use provost_e2e::peer::{Claim, Handshake};
-use provost_e2e::{NodeOptions, eventually, scrape};
+use provost_e2e::{Node, NodeOptions, eventually, scrape};
 use provost_hostile::attacks::{Attack, control, greed};
 use provost_hostile::collusion::write_message;
 use provost_hostile::random::random_of;
@@ -25,8 +25,9 @@ use provost_hostile::scene::{Client, Scene};
 use provost_hostile::schema::{TARGETS, TargetSchema, bomb};
 use provost_namespaces::Namespace;
 use provost_shm::{AsFd, Memfd, PacketSocket};
-use provost_wire::control::{AddSchema, Connect, Request, request};
+use provost_wire::control::{AddSchema, Connect, Request, Unbind, request};
 use provost_wire::descriptor::{Parts, completion_kind};
+use rustix::process::Signal;
 
 /// What an app has at a node, in descriptors: its rings, bells, heap, segments and socket.
 const DESCRIPTORS_PER_APP: usize = 12;
@@ -78,10 +79,11 @@ fn attempts_to_reach_who_never_answers_hold_little_and_end_with_their_app() {
     const DESCRIPTORS_PER_ATTEMPT: usize = 2;
     const THREADS_PER_APP: usize = 8;
     const SLACK: usize = 40;
+    /// Fewer than one app has handshakes under way.
+    const LEFT: usize = 4;
     let (mut world, node) = node("");
     let schema = schema();
     let nobody = TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let address = nobody.local_addr().expect("an address").to_string();
     newcomer_offers_a_service(&node, &schema);
     let pair = GoodPair::start(&mut world, &node);
     let before = node.usage();
@@ -92,44 +94,68 @@ fn attempts_to_reach_who_never_answers_hold_little_and_end_with_their_app() {
         shared_bytes: APPS_DECIDE,
     };
     let judged = JudgedAttack::begin(pair, [(&node, bounds)]);
-    let apps: Vec<_> = (0..APPS)
-        .map(|_| {
-            let mut app = RawApp::attach(&node.socket, "caller").expect("it attaches");
-            app.bind(&schema, TARGETS[1]).expect("it binds");
-            for id in 0..ATTEMPTS as u64 {
-                let connect = request::Body::Connect(Connect {
-                    service: TARGETS[1].to_owned(),
-                    schema_hash: schema.hash(TARGETS[1]).0.to_vec(),
-                    address: address.clone(),
-                    timeout_ns: Duration::from_secs(3600).as_nanos() as u64,
-                });
-                let packet = Request {
-                    id: 1000 + id,
-                    body: Some(connect),
-                };
-                let beside = [app.heap.as_fd(); 8];
-                let send = || app.socket.send(&packet.encode_to_vec(), &beside);
-                eventually("the node reads requests", ANSWERED_WITHIN, || send().is_ok());
-            }
-            app
-        })
-        .collect();
-    nobody.set_nonblocking(true).expect("a listener");
-    let mut reached = Vec::new();
-    eventually("no attempt waits for another one", ANSWERED_WITHIN, || {
-        reached.extend(nobody.accept().ok());
-        reached.len() == APPS * ATTEMPTS
-    });
+    let (apps, _reached) = apps_that_reach(&node, &schema, &nobody, [APPS, ATTEMPTS]);
     newcomer_offers_a_service(&node, &schema);
     let outcome = judged.end();
     let begin = Instant::now();
     drop(apps);
     eventually("attempts end with their apps", ANSWERED_WITHIN, || {
         let now = node.usage();
-        now.descriptors <= before.descriptors + SLACK && now.threads <= before.threads + SLACK
+        now.descriptors <= before.descriptors + LEFT && now.threads <= before.threads + LEFT
     });
     println!("{:?} after the apps had gone", begin.elapsed());
     outcome.judge();
+}
+
+#[test]
+fn operators_wait_for_no_attempt_to_reach_who_never_answers() {
+    let (_world, mut node) = node("");
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let _apps = apps_that_reach(&node, &schema(), &nobody, [3, 64]);
+    node.program.signal(Signal::HUP);
+    eventually("the configuration is read again", ANSWERED_WITHIN, || {
+        node.program.log().contains("the configuration was read again")
+    });
+    println!("{:?}", node.replace());
+    newcomer_offers_a_service(&node, &schema());
+}
+
+/// Apps that each try so often to open a connection to one who accepts it and says nothing; and what was accepted.
+fn apps_that_reach(
+    node: &Node,
+    schema: &TargetSchema,
+    nobody: &TcpListener,
+    [apps, attempts]: [usize; 2],
+) -> (Vec<RawApp>, Vec<TcpStream>) {
+    let address = nobody.local_addr().expect("an address").to_string();
+    let app_with_attempts = || {
+        let mut app = RawApp::attach(&node.socket, "caller").expect("it attaches");
+        app.bind(schema, TARGETS[1]).expect("it binds");
+        for id in 0..attempts as u64 {
+            let connect = request::Body::Connect(Connect {
+                service: TARGETS[1].to_owned(),
+                schema_hash: schema.hash(TARGETS[1]).0.to_vec(),
+                address: address.clone(),
+                timeout_ns: Duration::from_secs(3600).as_nanos() as u64,
+            });
+            let packet = Request {
+                id: 1000 + id,
+                body: Some(connect),
+            };
+            let beside = [app.heap.as_fd(); 8];
+            let send = || app.socket.send(&packet.encode_to_vec(), &beside);
+            eventually("the node reads requests", ANSWERED_WITHIN, || send().is_ok());
+        }
+        app
+    };
+    let callers = (0..apps).map(|_| app_with_attempts()).collect();
+    nobody.set_nonblocking(true).expect("a listener");
+    let mut reached = Vec::new();
+    eventually("no attempt waits for another one", ANSWERED_WITHIN, || {
+        reached.extend(nobody.accept().ok().map(|(stream, _)| stream));
+        reached.len() == apps * attempts
+    });
+    (callers, reached)
 }
 
 /// Starts a program that asks a server for names which is at its own address, and which waits for minutes where none answers.
@@ -290,13 +316,27 @@ fn apps_of_one_user_have_so_many_places_and_cost_what_those_cost() {
 
 #[test]
 fn calls_that_are_cancelled_before_they_are_refused_pile_up_nowhere() {
-    let (mut world, node) = node("");
+    refused_calls_pile_up_nowhere("", greed::begin_and_cancel, "begin and cancel: held back");
+}
+
+#[test]
+fn calls_past_the_limit_whose_refusals_nobody_reads_pile_up_nowhere() {
+    let few_calls = "calls_in_flight = 16\n";
+    refused_calls_pile_up_nowhere(few_calls, greed::begin_too_many, "begin too many: held back");
+}
+
+/// The service takes no more of an app that reads nothing, once there is no room on the way.
+fn refused_calls_pile_up_nowhere(limits: &str, attack: Attack, held_back: &str) {
+    let (mut world, node) = node_within(limits, "");
     let pair = GoodPair::start(&mut world, &node);
     let scene = scene_at(&node);
     let judged = JudgedAttack::begin(pair, [(&node, PeakBounds::FEW)]);
-    let attacks: [Attack; 2] = [greed::begin_and_cancel; 2];
-    let outcome = attacked_by(judged, &scene, &attacks, || newcomer_is_served(&node));
-    was_tried(&scene, "begin and cancel: calls");
+    let outcome = attacked_by(judged, &scene, &[attack; 2], || {
+        newcomer_is_served(&node);
+        eventually("the app is held back", ANSWERED_WITHIN, || {
+            scene.report.counted(held_back) > 0
+        });
+    });
     outcome.judge();
 }
 
@@ -462,7 +502,8 @@ fn peers_that_say_nothing_keep_nobody_out() {
     let pair = GoodPair::start(&mut world, &node);
     let judged = JudgedAttack::begin(pair, [(&node, PeakBounds::STRANGERS)]);
     while judged.goes_on() {
-        let _silent: Vec<_> = (0..400)
+        // More than there are places.
+        let _silent: Vec<_> = (0..1_200)
             .map(|_| TcpStream::connect(node.address).expect("a connection"))
             .collect();
         let honest = Claim::honest(provost_e2e::server::descriptor()).shake_hands(node.address);
@@ -474,6 +515,7 @@ fn peers_that_say_nothing_keep_nobody_out() {
 #[test]
 fn what_an_app_names_does_not_fill_the_log() {
     const LOG_BYTES_MAX: usize = 1 << 20;
+    const LINE_BYTES_MAX: usize = 1 << 10;
     let (mut world, node) = node("");
     let pair = GoodPair::start(&mut world, &node);
     let schema = schema();
@@ -486,14 +528,21 @@ fn what_an_app_names_does_not_fill_the_log() {
             schema_hash: schema.hash(TARGETS[0]).0.to_vec(),
             ..Connect::default()
         });
-        let refused = app.ask(connect, &[]);
-        assert!(matches!(refused, Err(Gone::Refused { .. })), "{refused:?}");
-        refusals += 1;
+        let unbind = request::Body::Unbind(Unbind {
+            service: "x".repeat(60_000),
+        });
+        for request in [connect, unbind] {
+            let refused = app.ask(request, &[]);
+            assert!(matches!(refused, Err(Gone::Refused { .. })), "{refused:?}");
+            refusals += 1;
+        }
     }
     let outcome = judged.end();
     let log = node.program.log();
     println!("{refusals} refusals, {} bytes of log", log.len());
     assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log", log.len());
     assert!(log.contains("talkative"), "{log}");
+    let longest = log.lines().map(str::len).max();
+    assert!(longest < Some(LINE_BYTES_MAX), "{longest:?} bytes in a line");
     outcome.judge();
 }

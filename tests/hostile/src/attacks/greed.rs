@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use provost_wire::descriptor::Parts;
+use provost_wire::descriptor::{Parts, Submission};
 
 use crate::collusion::write_message;
 use crate::random::Random;
@@ -15,6 +15,15 @@ use crate::schema::{TALK, TARGETS};
 pub const SERVICE: &str = TARGETS[1];
 /// How long an app goes on before it is gone with all that it has under way.
 const STAY: Duration = Duration::from_millis(800);
+/// How long one begins calls and reads nothing: less than after which the service detaches it for that.
+const STAY_UNREAD: Duration = Duration::from_secs(8);
+/// How long none of its steps is taken when the service has taken all that there is room for.
+const HELD_BACK: Duration = Duration::from_millis(500);
+/// Answers that fill all that is between a server and a client that reads none of them.
+const UNREAD_ANSWERS: u64 = 1_000;
+/// Calls that the service takes of such a client at most: those whose steps wait in queues on the way, of which the longest
+/// has 32,768.
+const UNREAD_CALLS_MAX: u64 = 36_000;
 /// Between two looks of those who wait.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Rooms for receive segments, in bytes: a page, less than a segment, one segment, and little more.
@@ -40,35 +49,84 @@ pub fn attachments(scene: &Scene, _random: &mut Random) {
     }
 }
 
-/// Begins calls past what their server takes, cancels each at once, and never reads how they ended.
+/// Begins calls past what their server takes and reads nothing of how they end: first so many that there is no room for one
+/// answer more on the way to it, and then others, each of which it cancels at once, so that no bound on calls counts them.
 pub fn begin_and_cancel(scene: &Scene, random: &mut Random) {
+    const NAME: &str = "begin and cancel";
     let bound = RawApp::attach(&scene.socket, "server of one call").and_then(|mut server| {
         server.bind_for(&scene.schema, SERVICE, 1)?;
         Ok(server)
     });
     let _server = match bound {
         Ok(server) => server,
-        Err(gone) => return scene.report.ended("begin and cancel", &gone),
+        Err(gone) => return scene.report.ended(NAME, &gone),
     };
-    while let Some(mut client) = scene.client("begin and cancel", &[SERVICE], random) {
-        if let Err(gone) = cancel_everything(scene, &mut client) {
-            scene.report.ended("begin and cancel", &gone);
+    begin_for_ever(scene, NAME, random, |client, step| {
+        let cancel = RawApp::step(client.connection, client.call, Parts::CANCEL);
+        let is_cancelled = client.call > UNREAD_ANSWERS;
+        std::iter::once(step)
+            .chain(is_cancelled.then_some(cancel))
+            .collect()
+    });
+}
+
+/// Begins calls past what its connection may have in flight, which the service refuses itself, and reads nothing of that.
+pub fn begin_too_many(scene: &Scene, random: &mut Random) {
+    let mut server = match RawApp::attach(&scene.socket, "server of many") {
+        Ok(server) => server,
+        Err(gone) => return scene.report.ended("begin too many", &gone),
+    };
+    if let Err(gone) = server.bind(&scene.schema, SERVICE) {
+        return scene.report.ended("begin too many", &gone);
+    }
+    begin_for_ever(scene, "begin too many", random, |_, step| vec![step]);
+}
+
+/// Has one client after the other begin calls with these steps. The service must take no more from one than there is room for.
+fn begin_for_ever(
+    scene: &Scene,
+    name: &str,
+    random: &mut Random,
+    steps: impl Fn(&Client, Submission) -> Vec<Submission>,
+) {
+    while let Some(mut client) = scene.client(name, &[SERVICE], random) {
+        let taken = begin_for_a_while(scene, name, &mut client, &steps);
+        scene.report.count_many(&format!("{name}: calls"), client.call);
+        if client.call > UNREAD_CALLS_MAX {
+            let what = format!(
+                "{name}: {} calls were taken of a client that reads nothing",
+                client.call
+            );
+            scene.report.finding(what);
+        }
+        if let Err(gone) = taken {
+            scene.report.ended(name, &gone);
         }
     }
 }
 
-fn cancel_everything(scene: &Scene, client: &mut Client) -> Result<(), Gone> {
+fn begin_for_a_while(
+    scene: &Scene,
+    name: &str,
+    client: &mut Client,
+    steps: impl Fn(&Client, Submission) -> Vec<Submission>,
+) -> Result<(), Gone> {
     let begin = Instant::now();
-    while begin.elapsed() < STAY && !scene.stop.is_set() {
+    let is_over = || begin.elapsed() >= STAY_UNREAD || scene.stop.is_set();
+    while !is_over() {
         let step = client.begin(TALK);
-        let cancel = RawApp::step(client.connection, client.call, Parts::CANCEL);
-        for step in [step, cancel] {
-            while !client.app.try_submit(&step)? && begin.elapsed() < STAY {
-                scene.report.count("begin and cancel: held back");
+        for step in steps(client, step) {
+            let mut since = Some(Instant::now());
+            while !client.app.try_submit(&step)? {
+                if is_over() {
+                    return Ok(());
+                }
+                if since.take_if(|since| since.elapsed() >= HELD_BACK).is_some() {
+                    scene.report.count(&format!("{name}: held back"));
+                }
                 std::thread::sleep(PAUSE);
             }
         }
-        scene.report.count("begin and cancel: calls");
     }
     Ok(())
 }
