@@ -36,28 +36,12 @@ impl TargetVerdict {
         bound: f64,
         unit: &'static str,
     ) -> Option<TargetVerdict> {
-        let (value, low, high) = median_interval(runs)?;
-        let farthest = low.abs().max(high.abs());
-        let nearest = if low <= 0.0 && high >= 0.0 {
-            0.0
-        } else {
-            low.abs().min(high.abs())
-        };
-        let outcome = if farthest <= bound {
-            TargetOutcome::Met
-        } else if nearest > bound {
-            TargetOutcome::Missed
-        } else {
-            TargetOutcome::Undecided
-        };
-        Some(TargetVerdict {
-            target: target.into(),
-            outcome,
-            value,
-            low,
-            high,
-            unit,
-            remark: String::new(),
+        TargetVerdict::of_median(target, runs, bound, unit, |low, high| {
+            if low <= 0.0 && high >= 0.0 {
+                (0.0, low.abs().max(high))
+            } else {
+                (low.abs().min(high.abs()), low.abs().max(high.abs()))
+            }
         })
     }
 
@@ -68,10 +52,22 @@ impl TargetVerdict {
         bound: f64,
         unit: &'static str,
     ) -> Option<TargetVerdict> {
+        TargetVerdict::of_median(target, runs, bound, unit, |low, high| (low, high))
+    }
+
+    /// `judged` says of the median's interval what is held against the bound: the least and the most that it may be.
+    fn of_median(
+        target: impl Into<String>,
+        runs: &[f64],
+        bound: f64,
+        unit: &'static str,
+        judged: impl Fn(f64, f64) -> (f64, f64),
+    ) -> Option<TargetVerdict> {
         let (value, low, high) = median_interval(runs)?;
-        let outcome = if high <= bound {
+        let (least, most) = judged(low, high);
+        let outcome = if most <= bound {
             TargetOutcome::Met
-        } else if low > bound {
+        } else if least > bound {
             TargetOutcome::Missed
         } else {
             TargetOutcome::Undecided
