@@ -103,14 +103,14 @@ pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), C
     reported(run(start_bench(workspace, DIST).args(arguments)))
 }
 
-/// The benchmark of `provost insight`, which starts no service.
+/// The benchmark of `provost insight`, which starts nodes among the proxies that it measures.
 const INSIGHT: &str = "insight";
 
 fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    let package = ["--package", "provost-insight-probes"];
-    let build = [&["build", "--quiet", "--release"][..], &package].concat();
-    reported(run(&mut workspace.cargo(&build)))?;
-    let mut command = workspace.program("release", "provost-insight-bench");
+    let mut build = workspace.cargo(&["build", "--quiet", "--profile", DIST]);
+    build.args(["--package", "provost-insight-probes", "--package", "provostd"]);
+    reported(run(&mut build))?;
+    let mut command = workspace.program(DIST, "provost-insight-bench");
     command
         .args(arguments)
         .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
