@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use provost_insight::acg::{ACG_BYTES_MAX, AnnotatedGraph, CallGraph};
 use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, check_machine};
-use provost_insight::predict::{MeshSetup, PredictOptions, ProxyPlacement};
+use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, ProxyPlacement};
 use provost_insight::profile::{PROFILE_BYTES_MAX, Profile, Protocol};
 
 use crate::machine::this_machine;
@@ -94,6 +94,8 @@ pub(crate) enum PlacementName {
     Sidecars,
     /// One on every node
     PerNode,
+    /// One before every service, as a reverse proxy stands
+    BeforeServices,
 }
 
 /// The mesh, as it is.
@@ -119,6 +121,7 @@ impl SetupOptions {
         let placement = match self.placement {
             PlacementName::Sidecars => ProxyPlacement::Sidecars,
             PlacementName::PerNode => ProxyPlacement::PerNode,
+            PlacementName::BeforeServices => ProxyPlacement::BeforeServices,
         };
         MeshSetup {
             mode: self.mode.map(ProtocolName::protocol),
@@ -141,6 +144,9 @@ pub(crate) struct ModelOptions {
     /// Where chance begins
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+    /// Cores of each node, or `plenty` if nobody ever waits for one [default: those of the profile's machine]
+    #[arg(long, value_name = "N|plenty", value_parser = cores)]
+    cores: Option<NodeCores>,
     /// Use a profile of another machine, its times multiplied by this
     #[arg(long, value_name = "FACTOR", requires = "rescale_error", value_parser = positive)]
     rescale: Option<f64>,
@@ -150,10 +156,11 @@ pub(crate) struct ModelOptions {
 }
 
 impl ModelOptions {
-    pub(crate) const fn predict_options(&self) -> PredictOptions {
+    pub(crate) fn predict_options(&self) -> PredictOptions {
         PredictOptions {
             samples: self.samples,
             seed: self.seed,
+            cores: self.cores.unwrap_or_default(),
         }
     }
 
@@ -201,6 +208,14 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
         _ => Err("a number above 0 is needed".to_owned()),
+    }
+}
+
+fn cores(text: &str) -> Result<NodeCores, String> {
+    match (text, text.parse::<u32>()) {
+        ("plenty", _) => Ok(NodeCores::Plenty),
+        (_, Ok(number)) if number > 0 => Ok(NodeCores::Each(number)),
+        _ => Err("a number of cores above 0 is needed, or `plenty`".to_owned()),
     }
 }
 

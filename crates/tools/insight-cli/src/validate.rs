@@ -8,7 +8,7 @@ use provost_insight::profile::Protocol;
 use provost_insight_probes::application::ApplicationShape;
 use provost_insight_probes::profile::{ProfileOrder, ProfiledProxy};
 use provost_insight_probes::proxies::ProxyKind;
-use provost_insight_probes::validate::{ValidationOrder, ValidationReport, validate};
+use provost_insight_probes::validate::{PassagePart, ValidationOrder, ValidationReport, validate};
 
 use crate::input::write_text;
 use crate::profile::failure;
@@ -189,6 +189,32 @@ fn draw(report: &ValidationReport, canvas: Canvas) -> String {
             .components_us
             .iter()
             .map(|(name, us)| format!("{} {us:.1}", clean(name)));
+        out += &format!(
+            "  {}: {}\n",
+            clean(&one.name),
+            parts.collect::<Vec<_>>().join(", ")
+        );
+    }
+    out + &passages(report)
+}
+
+/// One passage of each application, as the profile has it and as it was traced.
+fn passages(report: &ValidationReport) -> String {
+    let traced = || report.applications.iter().filter(|one| !one.passage.is_empty());
+    if traced().next().is_none() {
+        return "\nThe kernel grants no tracing here: a passage's parts are not compared.\n".to_owned();
+    }
+    let mut out =
+        "\nOne passage through a proxy, predicted > traced on the path of the messages:\n".to_owned();
+    for one in traced() {
+        let parts = one.passage.iter().map(|part| {
+            let PassagePart {
+                component,
+                predicted_us,
+                measured_us,
+            } = part;
+            format!("{component} {predicted_us:.1} > {measured_us:.1}")
+        });
         out += &format!(
             "  {}: {}\n",
             clean(&one.name),

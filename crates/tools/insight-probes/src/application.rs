@@ -9,6 +9,7 @@ use crate::failure::ProbeFailure;
 use crate::load::{EchoServer, ServiceCalls};
 use crate::profile::ProfiledProxy;
 use crate::proxies::{ProxyJob, RunningProxy, ServerAddress, free_address};
+use crate::trace::HopPorts;
 
 /// How services call each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,7 @@ fn call_entry(id: &str, from: &str, after: Vec<String>, protocol: Protocol) -> C
         repeat_mode: provost_insight::acg::RepeatMode::default(),
         after,
         detached: false,
+        app_cpu_share: 1.0,
         request_bytes: Amount::default(),
         response_bytes: Amount::default(),
         app_us: Amount::default(),
@@ -159,6 +161,8 @@ pub(crate) struct RunningApplication {
     /// Those that are called end after those that call them.
     services: Vec<EchoServer>,
     proxies: Vec<RunningProxy>,
+    /// Of each proxy.
+    hops: Vec<HopPorts>,
     front: std::net::SocketAddr,
 }
 
@@ -172,6 +176,7 @@ impl RunningApplication {
         let mut application = RunningApplication {
             services: Vec::new(),
             proxies: Vec::new(),
+            hops: Vec::new(),
             front: free_address()?,
         };
         let mut addresses = std::collections::BTreeMap::new();
@@ -196,6 +201,10 @@ impl RunningApplication {
                     variant: None,
                 };
                 application.proxies.push(start_proxy(mesh.proxy, &job)?);
+                application.hops.push(HopPorts {
+                    proxy: Some(job.listen.port()),
+                    server: reached_at.port(),
+                });
                 reached_at = job.listen;
             }
             addresses.insert(each.name, reached_at);
@@ -210,6 +219,11 @@ impl RunningApplication {
 
     pub(crate) fn proxy_count(&self) -> usize {
         self.proxies.len()
+    }
+
+    /// The ports before and behind each proxy.
+    pub(crate) fn hops(&self) -> &[HopPorts] {
+        &self.hops
     }
 
     /// All processes of its proxies.

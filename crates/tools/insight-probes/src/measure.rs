@@ -80,7 +80,7 @@ impl CellRun {
 }
 
 impl PhaseMean {
-    fn of(sums: &PhaseSums) -> PhaseMean {
+    pub(crate) fn of(sums: &PhaseSums) -> PhaseMean {
         PhaseMean {
             times_us: sums.times_ns.map(|time| time / 1e3),
             events: sums.events,

@@ -347,11 +347,13 @@ mod tests {
     use super::*;
     use crate::acg::tests::small;
     use crate::model::MachineMatch;
+    use crate::predict::NodeCores;
     use crate::synthetic::{SyntheticProxy, synthetic_profile};
 
     const OPTIONS: PredictOptions = PredictOptions {
         samples: 200,
         seed: 1,
+        cores: NodeCores::OfProfile,
     };
 
     fn model() -> ProfileModel {

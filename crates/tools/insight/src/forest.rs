@@ -83,7 +83,7 @@ pub fn predict_forest(
         for (at, call) in tree.calls.iter().enumerate() {
             let passages = match (setup.placement, call.parent) {
                 (ProxyPlacement::Absent, _) => 0.0,
-                (_, None) => 1.0,
+                (ProxyPlacement::BeforeServices, _) | (_, None) => 1.0,
                 (_, Some(_)) => 2.0,
             };
             let on_path = f64::from(u8::from(path.is_critical[at]));

@@ -17,3 +17,4 @@ pub mod report;
 pub mod synthetic;
 pub mod traces;
 pub mod validation;
+pub mod workload;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use provost_insight::acg::{AnnotatedGraph, CallEntry, CallGraph};
 use provost_insight::model::{MachineMatch, ProfileModel};
-use provost_insight::predict::{MeshSetup, PredictOptions, Prediction, ProxyPlacement, predict};
+use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, Prediction, ProxyPlacement, predict};
 use provost_insight::profile::Protocol;
 use provost_insight::random::SeededRandom;
 use provost_insight::synthetic::{SyntheticProxy, synthetic_profile};
@@ -150,7 +150,11 @@ fn predicted(seed: u64) -> (KnownApplication, Prediction) {
     profile.totals.clear();
     let model = ProfileModel::new(&profile, MachineMatch::Same, 60, random.bits()).unwrap();
     let setup = MeshSetup::new("mesh", ProxyPlacement::Sidecars);
-    let options = PredictOptions { samples: 1, seed };
+    let options = PredictOptions {
+        samples: 1,
+        seed,
+        cores: NodeCores::Plenty,
+    };
     let prediction = predict(&application.graph, &model, &setup, &options).unwrap();
     (application, prediction)
 }

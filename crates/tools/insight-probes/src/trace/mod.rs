@@ -6,6 +6,7 @@ mod hops;
 mod timeline;
 mod tracer;
 
+pub(crate) use event::TraceEvent;
 pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_paths, middle_mean};
 pub(crate) use timeline::ThreadTimeline;
 pub(crate) use timeline::{MessagePhase, PhaseTimes};

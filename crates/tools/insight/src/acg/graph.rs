@@ -69,6 +69,8 @@ pub struct CallNode {
     pub response_bytes: Amount,
     /// The callee's own time.
     pub app_us: Amount,
+    /// The share of that time in which it needs a core.
+    pub app_cpu_share: f64,
     /// Time on the way.
     pub network_us: Amount,
     /// Filters at both ends.
@@ -110,22 +112,6 @@ impl CallGraph {
             services,
             requests,
         })
-    }
-
-    /// Calls of all types of requests per second at each service's proxies: those that come in and those that go out, divided
-    /// by its instances.
-    #[must_use]
-    pub fn proxy_rates(&self) -> Vec<f64> {
-        let mut rates = vec![0.0; self.services.len()];
-        for request in &self.requests {
-            for call in &request.calls {
-                let rate = request.rate_per_s * call.expected;
-                for end in [Some(call.service), call.caller].into_iter().flatten() {
-                    rates[end] += rate / self.services[end].instances;
-                }
-            }
-        }
-        rates
     }
 }
 
@@ -252,6 +238,7 @@ fn request(
             request_bytes: call.request_bytes,
             response_bytes: call.response_bytes,
             app_us: call.app_us,
+            app_cpu_share: call.app_cpu_share,
             network_us: call.network_us,
             filters: call.filters.clone(),
             children: Vec::new(),
@@ -281,6 +268,7 @@ fn check_call(call: &CallEntry, place: &str) -> Result<(), AcgError> {
         check_name(filter, &format!("{place}.filters"))?;
     }
     check_number(call.probability, 0.0, 1.0, format!("{place}.probability"))?;
+    check_number(call.app_cpu_share, 0.0, 1.0, format!("{place}.app_cpu_share"))?;
     check_number(call.repeats, 1.0, REPEATS_MAX, format!("{place}.repeats"))?;
     let amounts = [
         ("request_bytes", call.request_bytes),
@@ -445,8 +433,6 @@ mod tests {
         assert_eq!(calls[0].children, [1, 2]);
         assert_eq!((calls[3].caller, calls[3].parent), (Some(2), Some(2)));
         assert_eq!(calls[3].expected, 1.0);
-        // The front end's proxy carries the request and two calls; the store's, what comes in.
-        assert_eq!(graph.proxy_rates(), [300.0, 100.0, 200.0, 100.0]);
     }
 
     #[test]

@@ -125,6 +125,9 @@ pub struct CallEntry {
     /// Time that the callee itself needs, without the calls that it makes.
     #[serde(default)]
     pub app_us: Amount,
+    /// The share of that time, from 0 to 1, in which it needs a core; for the rest of it, it waits for something else.
+    #[serde(default = "certain", skip_serializing_if = "is_certain")]
+    pub app_cpu_share: f64,
     /// Time on the way, without a mesh.
     #[serde(default)]
     pub network_us: Amount,
@@ -389,6 +392,16 @@ impl AnnotatedGraph {
 }
 
 fn malformed(error: &serde_saphyr::Error) -> AcgError {
+    let (line, column, problem) = place_and_problem(error);
+    AcgError::Malformed {
+        line,
+        column,
+        problem,
+    }
+}
+
+/// Line and column of what YAML is wrong, and what is wrong there, in one line.
+pub(crate) fn place_and_problem(error: &serde_saphyr::Error) -> (u64, u64, String) {
     let (line, column) = error
         .location()
         .map_or((0, 0), |location| (location.line(), location.column()));
@@ -400,11 +413,7 @@ fn malformed(error: &serde_saphyr::Error) -> AcgError {
         .chars()
         .take(400)
         .collect();
-    AcgError::Malformed {
-        line,
-        column,
-        problem,
-    }
+    (line, column, problem)
 }
 
 #[cfg(test)]

@@ -227,6 +227,10 @@ pub struct ProfileModel {
     pub proxy: String,
     /// What a reader of a prediction should know.
     pub warnings: Vec<String>,
+    /// Cores of the machine on which the profile was taken; 0 if it does not say.
+    pub cores: u32,
+    /// Threads of the proxy that carry messages; 0 if the profile does not say.
+    pub workers: u32,
     draws: usize,
     functions: BTreeMap<FunctionKey, DrawnComponent>,
     /// Messages' latencies as multiples of their mean.
@@ -267,6 +271,8 @@ impl ProfileModel {
         let mut model = ProfileModel {
             proxy: profile.proxy.name.clone(),
             warnings: warnings(profile, &resampling),
+            cores: profile.machine.processors,
+            workers: profile.proxy.workers,
             draws,
             functions,
             ratios: message_ratios(profile, &section.functions),

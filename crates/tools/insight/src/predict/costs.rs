@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::cores::SharedLimits;
 use super::{
-    ExtrapolatedCall, Interval, MeshSetup, NamedInterval, PredictError, ProcessorPrediction, ProxyPlacement,
+    ExtrapolatedCall, Interval, MeshSetup, NamedInterval, NodeCores, PredictError, PredictOptions,
+    ProcessorPrediction, ProxyPlacement,
 };
 use crate::acg::{Amount, CallGraph, CallNode, RequestGraph};
 use crate::model::{ComponentCost, PassageLoad, ProfileModel};
@@ -12,6 +14,8 @@ use crate::predict::sampling::CriticalPart;
 use crate::profile::{Component, Protocol};
 use crate::random::SeededRandom;
 
+/// What predictions call the time that is spent waiting for a core or a proxy's thread.
+const CORE_WAIT: &str = "core_wait";
 /// Beyond what HTTP filters can work on.
 const OPAQUE: Protocol = Protocol::Tcp;
 
@@ -22,12 +26,33 @@ pub(super) struct ProxyPassage {
     pub(super) owner: usize,
     /// By component, in each draw.
     components: Vec<(Component, Vec<ComponentCost>)>,
+    /// The number of the proxy itself: services of one node may share it.
+    pub(super) proxy: usize,
     /// Mean added latency in each draw.
     pub(super) latency_us: Vec<f64>,
+    /// The part of it that needs no core.
+    woken_us: Vec<f64>,
     /// Mean processor time in each draw.
     cpu_us: Vec<f64>,
     /// How single messages spread around the mean.
     pub(super) curve: Option<[(f64, f64); 6]>,
+}
+
+impl ProxyPassage {
+    /// Until the proxy's thread could run.
+    pub(super) fn woken_us(&self, draw: usize) -> f64 {
+        self.woken_us[draw]
+    }
+
+    /// On a core, until the message is passed on.
+    pub(super) fn core_us(&self, draw: usize) -> f64 {
+        self.latency_us[draw] - self.woken_us[draw]
+    }
+
+    /// On a core, after that.
+    pub(super) fn tail_us(&self, draw: usize) -> f64 {
+        (self.cpu_us[draw] - self.core_us(draw).max(0.0)).max(0.0)
+    }
 }
 
 /// A call in one draw of the graph.
@@ -52,6 +77,7 @@ pub(super) struct CostTable {
     /// By type of request, then by call.
     pub(super) requests: Vec<Vec<CallCosts>>,
     pub(super) draw_count: usize,
+    pub(super) limits: SharedLimits,
     pub(super) extrapolated: Vec<ExtrapolatedCall>,
     pub(super) warnings: Vec<String>,
 }
@@ -61,18 +87,23 @@ impl CostTable {
         graph: &CallGraph,
         model: &ProfileModel,
         setup: &MeshSetup,
-        seed: u64,
+        PredictOptions { seed, cores, .. }: &PredictOptions,
     ) -> Result<CostTable, PredictError> {
-        let builder = TableBuilder {
+        let mut builder = TableBuilder {
             graph,
             model,
             setup,
-            rates: proxy_rates(graph, setup.placement),
-            random: SeededRandom::new(seed).fork(77),
+            rates: Vec::new(),
+            random: SeededRandom::new(*seed).fork(77),
         };
+        builder.rates = builder.proxy_rates();
         let mut table = CostTable {
             requests: Vec::new(),
             draw_count: model.draw_count(),
+            limits: SharedLimits {
+                cores: cores.limit(model.cores),
+                threads: NodeCores::OfProfile.limit(model.workers),
+            },
             extrapolated: Vec::new(),
             warnings: Vec::new(),
         };
@@ -147,8 +178,13 @@ impl CostTable {
     }
 
     /// Mean added latency on the critical path of a type of request, by component. Each draw has its own costs of what the
-    /// fit finds on the critical path.
-    pub(super) fn critical_components(&self, at: usize, critical: &[CriticalPart]) -> Vec<NamedInterval> {
+    /// fit finds on the critical path; what they leave of the whole is spent waiting for a core.
+    pub(super) fn critical_components(
+        &self,
+        at: usize,
+        critical: &[CriticalPart],
+        added: &DrawnStatistic,
+    ) -> Vec<NamedInterval> {
         let mut sums: BTreeMap<&Component, Vec<f64>> = BTreeMap::new();
         for (call, part) in self.requests[at].iter().zip(critical) {
             for (passage, spent) in call.passages.iter().zip(&part.proxies_us) {
@@ -165,26 +201,27 @@ impl CostTable {
                 }
             }
         }
-        sums.into_iter()
-            .map(|(component, draws)| NamedInterval {
-                name: component.to_string(),
-                figure: Interval::of_draws(draws[0], &draws[1..]),
-            })
-            .collect()
+        let mut left = added.0.clone();
+        for draws in sums.values() {
+            for (left, spent) in left.iter_mut().zip(draws) {
+                *left -= spent;
+            }
+        }
+        let named = |name: String, draws: &[f64]| NamedInterval {
+            name,
+            figure: Interval::of_draws(draws[0], &draws[1..]),
+        };
+        let mut components: Vec<NamedInterval> = sums
+            .into_iter()
+            .map(|(component, draws)| named(component.to_string(), &draws))
+            .collect();
+        // Less is rounding.
+        const SHARE_MIN: f64 = 1e-6;
+        if !left.is_empty() && left[0] > SHARE_MIN * added.value().abs() {
+            components.push(named(CORE_WAIT.to_owned(), &left));
+        }
+        components
     }
-}
-
-/// Calls per second at the proxy of each service: with one proxy on a node, those of all services there.
-fn proxy_rates(graph: &CallGraph, placement: ProxyPlacement) -> Vec<f64> {
-    let rates = graph.proxy_rates();
-    if placement != ProxyPlacement::PerNode {
-        return rates;
-    }
-    let mut nodes = vec![0.0; graph.services.len()];
-    for (service, rate) in graph.services.iter().zip(&rates) {
-        nodes[service.node] += rate;
-    }
-    graph.services.iter().map(|service| nodes[service.node]).collect()
 }
 
 struct TableBuilder<'a> {
@@ -196,6 +233,29 @@ struct TableBuilder<'a> {
 }
 
 impl TableBuilder<'_> {
+    /// The number of the proxy that stands beside a service, or on its node.
+    fn proxy_of(&self, service: usize) -> usize {
+        match self.setup.placement {
+            ProxyPlacement::PerNode => self.graph.services[service].node,
+            _ => service,
+        }
+    }
+
+    /// Calls per second that pass each proxy.
+    fn proxy_rates(&self) -> Vec<f64> {
+        // Nodes are as many as services at most.
+        let mut rates = vec![0.0; self.graph.services.len()];
+        for request in &self.graph.requests {
+            for call in &request.calls {
+                for end in self.proxies(call) {
+                    let instances = self.graph.services[end].instances;
+                    rates[self.proxy_of(end)] += request.rate_per_s * call.expected / instances;
+                }
+            }
+        }
+        rates
+    }
+
     fn call(
         &self,
         request: &RequestGraph,
@@ -241,6 +301,7 @@ impl TableBuilder<'_> {
         let ends = match self.setup.placement {
             ProxyPlacement::Absent => return Vec::new(),
             ProxyPlacement::PerNode if shares_node => vec![call.service],
+            ProxyPlacement::BeforeServices => vec![call.service],
             ProxyPlacement::PerNode | ProxyPlacement::Sidecars => {
                 call.caller.into_iter().chain([call.service]).collect()
             }
@@ -268,7 +329,7 @@ impl TableBuilder<'_> {
             filters,
             request_bytes: call.request_bytes,
             response_bytes: call.response_bytes,
-            rate_per_s: self.rates[owner],
+            rate_per_s: self.rates[self.proxy_of(owner)],
         }
     }
 
@@ -289,9 +350,12 @@ impl TableBuilder<'_> {
             components.iter().map(|(_, costs)| part(&costs[draw])).sum()
         };
         let draws = self.model.draw_count();
+        let latency_us: Vec<f64> = (0..draws).map(|draw| sum(draw, |cost| cost.latency_us)).collect();
         Ok(ProxyPassage {
             owner,
-            latency_us: (0..draws).map(|draw| sum(draw, |cost| cost.latency_us)).collect(),
+            proxy: self.proxy_of(owner),
+            woken_us: woken(&components, &latency_us),
+            latency_us,
             cpu_us: (0..draws).map(|draw| sum(draw, |cost| cost.cpu_us)).collect(),
             components,
             curve: self.model.message_curve(load.protocol).copied(),
@@ -320,6 +384,18 @@ impl TableBuilder<'_> {
         }
         Ok(())
     }
+}
+
+/// The part of a passage that needs no core, in each draw: never more than all of it.
+fn woken(components: &[(Component, Vec<ComponentCost>)], latency_us: &[f64]) -> Vec<f64> {
+    let wakeup = components
+        .iter()
+        .find(|(component, _)| *component == Component::Wakeup);
+    let of = |draw: usize| wakeup.map_or(0.0, |(_, costs)| costs[draw].latency_us);
+    let whole = latency_us.iter().enumerate();
+    whole
+        .map(|(draw, whole)| of(draw).clamp(0.0, whole.max(0.0)))
+        .collect()
 }
 
 fn is_spread(call: &CallNode) -> bool {

@@ -3,10 +3,12 @@
 //!
 //! Each draw of the bootstrap has its own cost of every passage (from the profile) and its own probabilities, repeats and
 //! application times (from the number of traces behind the graph). In each draw requests are played through the graph many
-//! times, with and without the mesh and with the same chance, so that concurrency, fan-out, repeats and calls that are not
-//! made decide what is on the critical path. Processor time needs no play: it is a sum over all calls.
+//! times, with and without the mesh and with the same chance, so that concurrency, fan-out, repeats, calls that are not
+//! made, and cores that calls share decide what is on the critical path. Processor time needs no play: it is a sum over all calls.
 
+mod cores;
 mod costs;
+mod plan;
 mod sampling;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,8 @@ pub enum ProxyPlacement {
     Sidecars,
     /// One on every node: a call between nodes passes two, a call within a node one.
     PerNode,
+    /// Before every service: a call passes the callee's.
+    BeforeServices,
 }
 
 /// A mesh, as it is or might be.
@@ -68,6 +72,29 @@ impl MeshSetup {
     }
 }
 
+/// How many cores each node has, which what runs there shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeCores {
+    /// As many as the machine on which the profile was taken; it holds for machines that are alike alone.
+    #[default]
+    OfProfile,
+    Each(u32),
+    /// So many that nobody ever waits for one.
+    Plenty,
+}
+
+impl NodeCores {
+    /// As a limit, where the profile has so many; 0 is not known.
+    fn limit(self, of_profile: u32) -> Option<usize> {
+        match self {
+            NodeCores::OfProfile if of_profile == 0 => None,
+            NodeCores::OfProfile => Some(of_profile as usize),
+            NodeCores::Each(cores) => Some((cores as usize).max(1)),
+            NodeCores::Plenty => None,
+        }
+    }
+}
+
 /// How much a prediction computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictOptions {
@@ -75,6 +102,7 @@ pub struct PredictOptions {
     pub samples: usize,
     /// Where chance begins. The same seed plays the same requests, so that setups can be compared.
     pub seed: u64,
+    pub cores: NodeCores,
 }
 
 impl Default for PredictOptions {
@@ -82,6 +110,7 @@ impl Default for PredictOptions {
         PredictOptions {
             samples: 2_000,
             seed: 1,
+            cores: NodeCores::OfProfile,
         }
     }
 }
@@ -333,7 +362,7 @@ pub fn predict(
     options: &PredictOptions,
 ) -> Result<Prediction, PredictError> {
     check_plays(graph, model, options)?;
-    let table = CostTable::new(graph, model, setup, options.seed)?;
+    let table = CostTable::new(graph, model, setup, options)?;
     let mut requests = Vec::new();
     for at in 0..graph.requests.len() {
         let samples = sample_request(graph, &table, at, options);
@@ -423,7 +452,7 @@ fn request_prediction(
         added_us: samples.added.intervals(),
         shift_us: samples.shift.intervals(),
         base_us: samples.base.intervals(),
-        components_us: table.critical_components(at, &samples.critical),
+        components_us: table.critical_components(at, &samples.critical, &samples.added.mean),
         path,
         draws: samples.added,
     }

@@ -1,8 +1,10 @@
 //! Requests played through the graph, with and without the mesh.
 
+use super::cores::{CorePlay, MeshPresence, PlayedRequest, ServicePlace};
 use super::costs::{CallCosts, CostTable};
+use super::plan::{PlanSource, RequestPlan};
 use super::{LatencyDraws, PredictOptions};
-use crate::acg::{CallGraph, RepeatMode, RequestGraph, between_quantiles};
+use crate::acg::{CallGraph, RepeatMode, RequestGraph, ServiceEntry, ServiceNode};
 use crate::fit::mean;
 use crate::random::SeededRandom;
 
@@ -36,25 +38,30 @@ pub(super) fn sample_request(
     let request = &graph.requests[at];
     let calls = &table.requests[at];
     let random = SeededRandom::new(options.seed).fork(at as u64);
+    let places = places(graph);
+    let waiters = waiters(request);
     let mut samples = RequestSamples {
         critical: calls.iter().map(empty_part).collect(),
         ..RequestSamples::default()
     };
+    let (mut plan, mut play) = (RequestPlan::default(), CorePlay::default());
     for draw in 0..table.draw_count {
-        let mut play = Play {
+        let source = PlanSource { request, calls, draw };
+        let played = PlayedRequest {
             request,
             calls,
             draw,
-            ends: vec![CallTimes::default(); request.calls.len()],
-            path: (draw == 0).then(Vec::new),
+            places: &places,
+            waiters: &waiters,
+            limits: table.limits,
         };
         let (mut base, mut with): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
         for sample in 0..options.samples {
-            let times = play.call(0, &random.fork(sample as u64));
-            base.push(times.base_us);
-            with.push(times.with_us);
-            if let Some(path) = play.path.as_mut() {
-                count_path(path, &mut samples.critical, options.samples);
+            plan.redraw(source, &random.fork(sample as u64));
+            base.push(play.play(played, &plan, MeshPresence::Absent));
+            with.push(play.play(played, &plan, MeshPresence::Present));
+            if draw == 0 {
+                count_path(&play, &plan, calls, &mut samples.critical, options.samples);
             }
         }
         note_draw(&mut samples, base, with);
@@ -63,6 +70,37 @@ pub(super) fn sample_request(
         part.share /= options.samples as f64;
     }
     samples
+}
+
+/// Where each service is; one that names no node has a node for each of its instances.
+fn places(graph: &CallGraph) -> Vec<ServicePlace> {
+    let place = |(service, entry): (&ServiceNode, &ServiceEntry)| ServicePlace {
+        node: service.node,
+        copies: if entry.node.is_empty() {
+            (service.instances as usize).max(1)
+        } else {
+            1
+        },
+    };
+    graph
+        .services
+        .iter()
+        .zip(&graph.source.services)
+        .map(place)
+        .collect()
+}
+
+/// By call, the positions among its siblings of those that wait for it.
+fn waiters(request: &RequestGraph) -> Vec<Vec<usize>> {
+    let mut waiters = vec![Vec::new(); request.calls.len()];
+    for call in &request.calls {
+        for (position, child) in call.children.iter().enumerate() {
+            for before in &request.calls[*child].after {
+                waiters[*before].push(position);
+            }
+        }
+    }
+    waiters
 }
 
 fn empty_part(call: &CallCosts) -> CriticalPart {
@@ -95,163 +133,44 @@ fn note_draw(samples: &mut RequestSamples, mut base: Vec<f64>, mut with: Vec<f64
     }
 }
 
-/// Times since the beginning of something, without and with the mesh.
-#[derive(Clone, Copy, Debug, Default)]
-struct CallTimes {
-    base_us: f64,
-    with_us: f64,
-    /// Where the parts of the critical path up to here begin in [`Play::path`], and where they end.
-    parts: (usize, usize),
-    /// The sibling that was waited for last.
-    waited_for: Option<usize>,
-}
-
-/// One execution of a call on the critical path.
-#[derive(Clone, Copy, Debug)]
-struct PathPart {
-    call: usize,
-    app_us: f64,
-    network_us: f64,
-    proxies_us: [f64; 2],
-}
-
-struct Play<'a> {
-    request: &'a RequestGraph,
-    calls: &'a [CallCosts],
-    draw: usize,
-    /// When each call ended, since the call around it began its calls.
-    ends: Vec<CallTimes>,
-    /// The parts of the critical path, while it is recorded.
-    path: Option<Vec<PathPart>>,
-}
-
-impl Play<'_> {
-    /// One execution of a call.
-    fn call(&mut self, at: usize, random: &SeededRandom) -> CallTimes {
-        let node = &self.request.calls[at];
-        let costs = &self.calls[at];
-        let begin = self.path.as_ref().map_or(0, Vec::len);
-        let mut chance = random.fork(1);
-        let app_us = node.app_us.at(chance.uniform()) * costs.draws[self.draw].app_factor;
-        let network_us = node.network_us.at(chance.uniform());
-        let mut part = PathPart {
-            call: at,
-            app_us,
-            network_us,
-            proxies_us: [0.0; 2],
-        };
-        for (passage, spent) in costs.passages.iter().zip(&mut part.proxies_us) {
-            let share = chance.uniform();
-            let ratio = passage
-                .curve
-                .as_ref()
-                .map_or(1.0, |curve| between_quantiles(curve, share));
-            *spent = passage.latency_us[self.draw] * ratio;
-        }
-        let inner = self.children(at, random);
-        self.keep_path(begin, inner.waited_for, part);
-        let own_us = app_us + network_us;
-        CallTimes {
-            base_us: own_us + inner.base_us,
-            with_us: own_us + part.proxies_us.iter().sum::<f64>() + inner.with_us,
-            parts: (begin, self.path.as_ref().map_or(0, Vec::len)),
-            waited_for: None,
-        }
-    }
-
-    /// The calls that a call makes: when the last of them has ended.
-    fn children(&mut self, at: usize, random: &SeededRandom) -> CallTimes {
-        let mut last = CallTimes::default();
-        for index in 0..self.request.calls[at].children.len() {
-            let child = self.request.calls[at].children[index];
-            let mut begin = CallTimes::default();
-            for sibling in &self.request.calls[child].after {
-                let end = self.ends[*sibling];
-                begin.base_us = begin.base_us.max(end.base_us);
-                if end.with_us >= begin.with_us {
-                    begin.with_us = end.with_us;
-                    begin.waited_for = Some(*sibling);
-                }
-            }
-            let end = self.repeated(child, begin, &random.fork(2 + child as u64));
-            self.ends[child] = end;
-            last.base_us = last.base_us.max(end.base_us);
-            if end.with_us > last.with_us {
-                last.with_us = end.with_us;
-                last.waited_for = Some(child);
-            }
-        }
-        last
-    }
-
-    /// A call with its repeats, if it is made at all, from when it begins.
-    fn repeated(&mut self, at: usize, begin: CallTimes, random: &SeededRandom) -> CallTimes {
-        let node = &self.request.calls[at];
-        let drawn = self.calls[at].draws[self.draw];
-        let mut chance = random.fork(0);
-        let here = self.path.as_ref().map_or(0, Vec::len);
-        let mut end = CallTimes {
-            parts: (here, here),
-            ..begin
-        };
-        // What is not waited for costs no latency.
-        if node.detached || chance.uniform() >= drawn.probability {
-            return end;
-        }
-        let whole = drawn.repeats.floor();
-        let more = f64::from(u8::from(chance.uniform() < drawn.repeats - whole));
-        let count = (whole + more) as u64;
-        for repeat in 0..count {
-            let times = self.call(at, &random.fork(repeat + 1));
-            match node.repeat_mode {
-                RepeatMode::Sequential => {
-                    end.base_us += times.base_us;
-                    end.with_us += times.with_us;
-                    end.parts.1 = times.parts.1;
-                }
-                RepeatMode::Concurrent => {
-                    end.base_us = end.base_us.max(begin.base_us + times.base_us);
-                    if begin.with_us + times.with_us > end.with_us {
-                        end.with_us = begin.with_us + times.with_us;
-                        end.parts = times.parts;
-                    }
-                }
-            }
-        }
-        end
-    }
-
-    /// Keeps, of all parts since `begin`, those of the children on the critical path, and adds the call's own.
-    fn keep_path(&mut self, begin: usize, last: Option<usize>, part: PathPart) {
-        let Some(path) = self.path.as_mut() else {
-            return;
-        };
-        let mut kept = Vec::new();
-        let mut child = last;
-        while let Some(at) = child {
-            let end = self.ends[at];
-            kept.extend_from_slice(&path[end.parts.0..end.parts.1]);
-            child = end.waited_for;
-        }
-        path.truncate(begin);
-        path.extend(kept);
-        path.push(part);
-    }
-}
-
-/// Adds a request's critical path to the means, and empties it.
-fn count_path(path: &mut Vec<PathPart>, critical: &mut [CriticalPart], samples: usize) {
+/// Adds the critical path of the request that was played last to the means.
+fn count_path(
+    play: &CorePlay,
+    plan: &RequestPlan,
+    calls: &[CallCosts],
+    critical: &mut [CriticalPart],
+    samples: usize,
+) {
     let weight = 1.0 / samples as f64;
     let mut is_counted = vec![false; critical.len()];
-    for part in path.drain(..) {
-        let one = &mut critical[part.call];
-        if !std::mem::replace(&mut is_counted[part.call], true) {
-            one.share += 1.0;
+    let mut left = vec![0];
+    while let Some(execution) = left.pop() {
+        let one = &plan.executions[execution];
+        let part = &mut critical[one.call];
+        if !std::mem::replace(&mut is_counted[one.call], true) {
+            part.share += 1.0;
         }
-        one.app_us += weight * part.app_us;
-        one.network_us += weight * part.network_us;
-        for (sum, spent) in one.proxies_us.iter_mut().zip(part.proxies_us) {
-            *sum += weight * spent;
+        part.app_us += weight * one.app_us;
+        part.network_us += weight * one.network_us;
+        let passages = calls[one.call].passages.iter().zip(one.ratios);
+        for (sum, (passage, ratio)) in part.proxies_us.iter_mut().zip(passages) {
+            // Paths are those of the fit.
+            *sum += weight * passage.latency_us[0] * ratio;
         }
+        let mut group = play.executions[execution].waited_for;
+        while let Some(at) = group {
+            left.extend(on_path(play, plan, at));
+            group = play.groups[at].waited_for;
+        }
+    }
+}
+
+/// The executions of a group that its caller waited for: all that follow each other, of those at once the last.
+fn on_path(play: &CorePlay, plan: &RequestPlan, group: usize) -> Vec<usize> {
+    let of = &plan.groups[group];
+    match of.mode {
+        _ if of.is_detached => Vec::new(),
+        RepeatMode::Concurrent => play.groups[group].last.into_iter().collect(),
+        RepeatMode::Sequential => std::iter::successors(of.first, |one| plan.executions[*one].next).collect(),
     }
 }

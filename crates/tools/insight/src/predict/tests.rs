@@ -20,6 +20,7 @@ fn graph(requests: &str) -> CallGraph {
 const OPTIONS: PredictOptions = PredictOptions {
     samples: 400,
     seed: 3,
+    cores: NodeCores::Plenty,
 };
 
 fn added(graph: &CallGraph, setup: &MeshSetup) -> Prediction {
@@ -126,7 +127,7 @@ fn repeats_and_probability_count_as_often_as_they_happen() {
         &sidecars(),
         &PredictOptions {
             samples: 5000,
-            seed: 1,
+            ..OPTIONS
         },
     )
     .unwrap();
@@ -216,6 +217,115 @@ fn modes_and_filters_change_the_cost_and_tcp_runs_no_filter() {
     );
 }
 
+/// Three calls at once on one node, which others have to share with what they call.
+fn at_once(cores: NodeCores, more: &str) -> Prediction {
+    let calls = [
+        call("x", "", "a", ""),
+        call("y", "x", "b", more),
+        call("z", "x", "c", more),
+        call("w", "x", "d", more),
+    ];
+    let graph = request(&calls);
+    let mut source = graph.source;
+    source
+        .services
+        .iter_mut()
+        .for_each(|service| service.node = "n".into());
+    let graph = CallGraph::new(source).unwrap();
+    let setup = MeshSetup::new("mesh", ProxyPlacement::BeforeServices);
+    predict(&graph, &model(0), &setup, &PredictOptions { cores, ..OPTIONS }).unwrap()
+}
+
+#[test]
+fn calls_at_once_wait_for_the_cores_that_they_share() {
+    let one = at_once(NodeCores::Each(1), "").added_us.mean.value;
+    let two = at_once(NodeCores::OfProfile, "").added_us.mean.value;
+    let plenty = at_once(NodeCores::Plenty, "").added_us.mean.value;
+    // The synthetic machine has two cores. Single messages spread, so that of three at once the slowest is waited for.
+    assert!(plenty > truth(2.0) && plenty < truth(3.0), "{plenty}");
+    // On one core nothing is at once, and what is off the path delays as well: processor time is 1.3 times latency.
+    assert!(one > truth(4.0) && one < 1.3 * truth(4.0), "{one}");
+    assert!(two > 1.1 * plenty && two < one / 1.1, "{two}");
+}
+
+#[test]
+fn time_in_which_a_service_waits_for_something_else_needs_no_core() {
+    let base = |more: &str| {
+        let prediction = at_once(NodeCores::Each(1), more);
+        prediction.requests[0].base_us.mean.value
+    };
+    assert!((base(", app_us: 100") - 300.0).abs() < 1e-6);
+    assert!((base(", app_us: 100, app_cpu_share: 0") - 100.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_nobody_waits_for_takes_cores_all_the_same() {
+    let calls = [
+        call("x", "", "a", ""),
+        call(
+            "y",
+            "x",
+            "a",
+            ", detached: true, repeats: 20, repeat_mode: concurrent",
+        ),
+    ];
+    let graph = request(&calls);
+    let added = |cores| {
+        let options = PredictOptions { cores, ..OPTIONS };
+        let prediction = predict(&graph, &model(0), &sidecars(), &options).unwrap();
+        prediction.added_us.mean.value
+    };
+    assert!(near(added(NodeCores::Plenty), truth(1.0)));
+    assert!(added(NodeCores::Each(1)) > truth(2.0));
+}
+
+#[test]
+fn a_proxy_with_one_thread_carries_calls_one_after_the_other() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 5, 1);
+    let added = |profile: &crate::profile::Profile| {
+        let model = ProfileModel::new(profile, MachineMatch::Same, 0, 1).unwrap();
+        let graph = request(&[
+            call("x", "", "a", ""),
+            call("y", "x", "b", ", repeats: 8, repeat_mode: concurrent"),
+        ]);
+        let prediction = predict(&graph, &model, &sidecars(), &OPTIONS).unwrap();
+        prediction.added_us.mean.value
+    };
+    let any_number = added(&profile);
+    profile.proxy.workers = 1;
+    // Eight calls pass the caller's proxy, and the callee's besides.
+    assert!(added(&profile) > 1.5 * any_number && added(&profile) > truth(1.0 + 8.0));
+}
+
+#[test]
+fn each_proxy_has_the_rate_of_the_calls_that_pass_it() {
+    let text = "\
+format: provost-insight-acg
+version: 1
+services: [{name: a, node: n}, {name: b, node: n}]
+requests:
+  - name: r
+    rate_per_s: 4000
+    calls: [{id: x, to: a, request_bytes: 100, response_bytes: 100}, {id: y, from: x, to: b, request_bytes: 100, response_bytes: 100}]
+";
+    let graph = CallGraph::new(AnnotatedGraph::parse(text).unwrap()).unwrap();
+    // Profiled to 5,000 calls a second.
+    let beyond = |placement| -> Vec<(String, String)> {
+        let prediction = added(&graph, &MeshSetup::new("mesh", placement));
+        let extrapolated = prediction.extrapolated.into_iter();
+        extrapolated
+            .map(|one| (one.proxy_of, one.beyond.concat()))
+            .collect()
+    };
+    let of_a = ("a".to_owned(), "8000 calls/s, profiled to 5000".to_owned());
+    assert_eq!(beyond(ProxyPlacement::Sidecars), [of_a.clone(), of_a.clone()]);
+    assert_eq!(
+        beyond(ProxyPlacement::PerNode),
+        [of_a.clone(), ("b".to_owned(), of_a.1.clone())]
+    );
+    assert_eq!(beyond(ProxyPlacement::BeforeServices), []);
+}
+
 #[test]
 fn an_edge_beyond_the_profile_is_named() {
     let graph = request(&[call("x", "", "a", "").replace("response_bytes: 100", "response_bytes: 10000000")]);
@@ -253,7 +363,7 @@ fn more_than_can_be_played_is_refused() {
     let graph = request(&[call("x", "", "a", ""), call("y", "x", "b", ", repeats: 9000")]);
     let options = PredictOptions {
         samples: 1_000_000,
-        seed: 1,
+        ..OPTIONS
     };
     let error = predict(&graph, &model(0), &sidecars(), &options).unwrap_err();
     assert!(error.to_string().contains("fewer samples"), "{error}");

@@ -18,7 +18,7 @@ fn report(graph: &CallGraph) -> String {
     let changes = usual_changes(graph, &model, &setup);
     let options = PredictOptions {
         samples: 100,
-        seed: 1,
+        ..PredictOptions::default()
     };
     let changes = what_if(graph, &model, &setup, &changes, RankingFigure::P99, &options).unwrap();
     let validation = ValidationResult::parse(VALIDATION).unwrap();

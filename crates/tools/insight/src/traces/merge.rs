@@ -373,6 +373,7 @@ impl MergedRequest {
                     },
                     after: afters[at].iter().map(|sibling| ids[*sibling].clone()).collect(),
                     detached: node.detached * 2 > node.count,
+                    app_cpu_share: 1.0,
                     request_bytes: known_or(node.request_bytes, options.request_bytes),
                     response_bytes: known_or(node.response_bytes, options.response_bytes),
                     app_us: node.app_us.amount(),

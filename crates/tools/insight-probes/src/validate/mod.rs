@@ -1,11 +1,14 @@
 //! Whether predictions are right: applications of known shape, measured with and without proxies in turn, in the same
 //! rounds in which the proxy is profiled.
 
+mod passages;
+
 use std::time::Duration;
 
-use provost_insight::model::{MachineMatch, ProfileModel};
+use provost_insight::acg::Amount;
+use provost_insight::model::{ComponentCost, MachineMatch, PassageLoad, ProfileModel};
 use provost_insight::predict::{Interval, MeshSetup, PredictOptions, Prediction, ProxyPlacement, predict};
-use provost_insight::profile::{Profile, Protocol};
+use provost_insight::profile::{Component, Profile, Protocol};
 use serde::Serialize;
 
 use crate::application::{ApplicationProxies, ApplicationShape, RunningApplication};
@@ -13,6 +16,9 @@ use crate::failure::ProbeFailure;
 use crate::load::{LoadClient, LoadPace, LoadShape, LoadSlice};
 use crate::machine;
 use crate::profile::{ProfileOrder, median, take};
+
+pub use passages::PassagePart;
+use passages::{PassageTracer, TracedPassages};
 
 #[derive(Clone, Debug)]
 pub struct ValidationOrder {
@@ -63,6 +69,8 @@ pub struct ValidatedApplication {
     pub cpu_error: f64,
     /// What is predicted of the added latency, by component.
     pub components_us: Vec<(String, f64)>,
+    /// One passage, predicted and traced, by component; empty where the kernel grants no tracing.
+    pub passage: Vec<PassagePart>,
 }
 
 /// Profiles and measures in turn, then predicts and compares.
@@ -81,10 +89,11 @@ pub fn validate(
             }
         }
     }
+    let mut tracer = PassageTracer::granted(order.profile.methods)?;
     let mut failed = None;
     let profile = take(&order.profile, &mut |line| {
         for pair in &mut pairs {
-            if let Err(failure) = pair.round(order.profile.slice) {
+            if let Err(failure) = pair.round(order.profile.slice, tracer.as_mut()) {
                 failed.get_or_insert(failure);
             }
         }
@@ -118,6 +127,7 @@ struct ApplicationRound {
     proxied: LoadSlice,
     cpu_us: f64,
     foreign_cores: f64,
+    traced: Option<TracedPassages>,
 }
 
 impl ApplicationPair {
@@ -158,7 +168,7 @@ impl ApplicationPair {
         Ok(pair)
     }
 
-    fn round(&mut self, slice: Duration) -> Result<(), ProbeFailure> {
+    fn round(&mut self, slice: Duration, tracer: Option<&mut PassageTracer>) -> Result<(), ProbeFailure> {
         let busy = machine::BusyTime::now()?;
         let processes = self.meshed.proxy_processes();
         let direct = self.direct.run_enough(slice, CALLS_MIN)?;
@@ -169,13 +179,32 @@ impl ApplicationPair {
         })?;
         let after = machine::run_time_ns(&processes)?;
         let own: Vec<u32> = processes.iter().copied().chain([std::process::id()]).collect();
+        let foreign_cores = busy.foreign_cores(&own)?;
+        let traced = match tracer {
+            Some(tracer) => {
+                let proxied = &mut self.proxied;
+                tracer.trace(&self.meshed, || proxied.run_enough(slice, CALLS_MIN))?
+            }
+            None => None,
+        };
         self.rounds.push(ApplicationRound {
+            traced,
             cpu_us: after.saturating_sub(before) as f64 / 1e3 / proxied.count() as f64,
-            foreign_cores: busy.foreign_cores(&own)?,
+            foreign_cores,
             direct,
             proxied,
         });
         Ok(())
+    }
+
+    /// One passage, predicted and traced.
+    fn passage(&self, predicted: &[(Component, Vec<ComponentCost>)]) -> Vec<PassagePart> {
+        let rounds: Vec<TracedPassages> = self.rounds.iter().filter_map(|round| round.traced).collect();
+        let of_fit: Vec<(Component, f64)> = predicted
+            .iter()
+            .map(|(component, draws)| (component.clone(), draws[0].latency_us))
+            .collect();
+        passages::parts(&rounds, &of_fit)
     }
 
     fn median_of(&self, figure: impl Fn(&ApplicationRound) -> f64) -> f64 {
@@ -214,14 +243,27 @@ fn compare(
             .map_err(|error| invalid(&error))?;
         let setup = MeshSetup {
             filters_added: pair.filters.clone(),
-            ..MeshSetup::new("proxies", ProxyPlacement::PerNode)
+            ..MeshSetup::new("proxies", ProxyPlacement::BeforeServices)
         };
         let options = PredictOptions {
             seed: SEED,
             ..PredictOptions::default()
         };
         let predicted = predict(&graph, &model, &setup, &options).map_err(|error| invalid(&error))?;
-        applications.push(compared(pair, &predicted, rate, services));
+        let size = Amount::Fixed(size_bytes as f64);
+        let load = PassageLoad {
+            protocol,
+            filters: pair.filters.clone(),
+            request_bytes: size,
+            response_bytes: size,
+            rate_per_s: rate,
+        };
+        let passage = model
+            .passage_costs(&load, &setup.changes)
+            .map_err(|error| invalid(&error))?;
+        let mut compared = compared(pair, &predicted, rate, services);
+        compared.passage = pair.passage(&passage);
+        applications.push(compared);
     }
     let errors = |figure: fn(&ValidatedApplication) -> f64| {
         median(applications.iter().map(|one| figure(one).abs()).collect())
@@ -281,5 +323,6 @@ fn compared(
             .flatten()
             .map(|one| (one.name.clone(), one.figure.value))
             .collect(),
+        passage: Vec::new(),
     }
 }

@@ -1,0 +1,127 @@
+//! Where the time of a passage goes while its proxy works in an application, beside what the profile says of one that
+//! works alone.
+
+use provost_insight::profile::Component;
+use serde::Serialize;
+
+use crate::application::RunningApplication;
+use crate::doctor;
+use crate::failure::ProbeFailure;
+use crate::load::LoadSlice;
+use crate::measure::PhaseMean;
+use crate::profile::{MethodChoice, median};
+use crate::trace::{
+    EventTracer, HopPorts, MessagePhase, PhaseSums, PhaseTimes, ThreadTimeline, TraceEvent, message_paths,
+    middle_mean,
+};
+
+/// A part of a passage through one proxy, in the mean over the proxies of an application. Times are microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PassagePart {
+    /// A component; `user` is all that the proxy does outside of system calls.
+    pub component: String,
+    /// What the profile says, at the application's size and rate.
+    pub predicted_us: f64,
+    /// What was traced on the path of the messages.
+    pub measured_us: f64,
+}
+
+/// One round, in the mean over the proxies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TracedPassages {
+    /// On the path of the messages, by phase.
+    latency_us: PhaseTimes,
+}
+
+/// Traces applications, where the kernel grants it.
+pub(super) struct PassageTracer {
+    tracer: EventTracer,
+    event_cost_ns: f64,
+}
+
+impl PassageTracer {
+    pub(super) fn granted(choice: MethodChoice) -> Result<Option<PassageTracer>, ProbeFailure> {
+        if choice == MethodChoice::Differential || !doctor::granted().tracepoints {
+            return Ok(None);
+        }
+        let mut tracer = EventTracer::load()?;
+        let event_cost_ns = tracer.event_cost_ns()?;
+        Ok(Some(PassageTracer {
+            tracer,
+            event_cost_ns,
+        }))
+    }
+
+    /// Traces an application under a load; `None` where too few messages were seen whole.
+    pub(super) fn trace(
+        &mut self,
+        application: &RunningApplication,
+        load: impl FnOnce() -> Result<LoadSlice, ProbeFailure>,
+    ) -> Result<Option<TracedPassages>, ProbeFailure> {
+        let processes: Vec<u32> = application
+            .proxy_processes()
+            .into_iter()
+            .chain([std::process::id()])
+            .collect();
+        let hops = application.hops();
+        let ports: Vec<u16> = hops
+            .iter()
+            .flat_map(|hop| hop.proxy.into_iter().chain([hop.server]))
+            .collect();
+        self.tracer.watch(&processes, &ports)?;
+        let outcome = self.tracer.record(load);
+        self.tracer.watch(&[], &[])?;
+        let (recording, slice) = outcome?;
+        slice?;
+        let timeline = ThreadTimeline::of(&recording.events);
+        let mut latency_us = PhaseTimes::default();
+        for hop in hops {
+            let Some(passage) = passage(&recording.events, &timeline, *hop) else {
+                return Ok(None);
+            };
+            let net = PhaseMean::of(&passage).net_us(self.event_cost_ns);
+            for (sum, time) in latency_us.iter_mut().zip(net) {
+                *sum += time / hops.len() as f64;
+            }
+        }
+        Ok(Some(TracedPassages { latency_us }))
+    }
+}
+
+fn passage(events: &[TraceEvent], timeline: &ThreadTimeline, hop: HopPorts) -> Option<PhaseSums> {
+    let paths = message_paths(events, timeline, hop).paths;
+    middle_mean(paths).map(|path| path.proxy)
+}
+
+/// Names of the parts, each with the phases that are measured for it and the components that are predicted.
+const PARTS: [(&str, &[MessagePhase], fn(&Component) -> bool); 6] = [
+    ("wakeup", &[MessagePhase::WakeUp], |one| *one == Component::Wakeup),
+    ("readiness", &[MessagePhase::Readiness], |one| {
+        *one == Component::Readiness
+    }),
+    ("read", &[MessagePhase::Read], |one| *one == Component::Read),
+    ("user", &[MessagePhase::User, MessagePhase::OtherSystem], |one| {
+        matches!(
+            one,
+            Component::Parse | Component::OtherUser | Component::Filter(_)
+        )
+    }),
+    ("write", &[MessagePhase::Write], |one| *one == Component::Write),
+    ("ipc", &[MessagePhase::Ipc], |one| *one == Component::Ipc),
+];
+
+/// The median over the rounds, beside what is predicted for one passage.
+pub(super) fn parts(rounds: &[TracedPassages], predicted: &[(Component, f64)]) -> Vec<PassagePart> {
+    let part = |(name, phases, is_meant): &(&str, &[MessagePhase], fn(&Component) -> bool)| {
+        let measured = rounds
+            .iter()
+            .map(|round| phases.iter().map(|phase| round.latency_us[*phase as usize]).sum());
+        let predicted = predicted.iter().filter(|(component, _)| is_meant(component));
+        Some(PassagePart {
+            component: (*name).to_owned(),
+            predicted_us: predicted.map(|(_, us)| us).sum(),
+            measured_us: median(measured.collect())?,
+        })
+    };
+    PARTS.iter().filter_map(part).collect()
+}
