@@ -1,16 +1,19 @@
 //! `provost insight profile`: drives a proxy and says where its time goes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use provost_insight::profile::{Component, Profile, Protocol};
+use provost_insight::workload::{WORKLOAD_BYTES_MAX, Workload, WorkloadCell};
 use provost_insight_probes::ProbeFailure;
+use provost_insight_probes::load::{LoadPace, LoadShape};
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
 use provost_insight_probes::proxies::{ProxyKind, ProxyVariant};
 
-use crate::input::write_text;
+use crate::input::{read_text, refused, write_text};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::output::print;
 use provost_terminal::table::{Align, Canvas, Table, clean};
@@ -29,12 +32,13 @@ Examples:
   provost insight profile --proxy envoy --workload echo-http --filter lua --filter rbac --out filters.json
   provost insight profile --proxy provostd --workload echo-grpc --filter metrics --out provostd.json
   provost insight profile --proxy envoy --workload echo-tcp --variant unix-sockets --out sockets.json
+  provost insight profile --proxy envoy --workload ours.yaml --out ours.json
   provost insight profile --proxy 'mysidecar --from {listen} --to {upstream}' --workload echo-tcp
   provost insight profile --proxy 4711 --listen 127.0.0.1:8080 --upstream-port 9090 --workload echo-http";
 
 /// What the built-in load speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Workload {
+enum BuiltInWorkload {
     /// Messages over plain TCP
     EchoTcp,
     /// HTTP/1.1
@@ -45,14 +49,30 @@ enum Workload {
     EchoGrpc,
 }
 
-impl Workload {
+impl BuiltInWorkload {
     fn protocol(self) -> Protocol {
         match self {
-            Workload::EchoTcp => Protocol::Tcp,
-            Workload::EchoHttp => Protocol::Http1,
-            Workload::EchoHttp2 => Protocol::Http2,
-            Workload::EchoGrpc => Protocol::Grpc,
+            BuiltInWorkload::EchoTcp => Protocol::Tcp,
+            BuiltInWorkload::EchoHttp => Protocol::Http1,
+            BuiltInWorkload::EchoHttp2 => Protocol::Http2,
+            BuiltInWorkload::EchoGrpc => Protocol::Grpc,
         }
+    }
+}
+
+/// A built-in load, or a file that describes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ChosenWorkload {
+    BuiltIn(BuiltInWorkload),
+    File(PathBuf),
+}
+
+impl FromStr for ChosenWorkload {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<ChosenWorkload, std::convert::Infallible> {
+        Ok(BuiltInWorkload::from_str(text, false)
+            .map_or_else(|_| ChosenWorkload::File(text.into()), ChosenWorkload::BuiltIn))
     }
 }
 
@@ -80,9 +100,10 @@ pub(crate) struct Options {
     /// The proxy: a name, a command line, or the id of a process
     #[arg(long, value_name = "NAME|COMMAND|PID")]
     proxy: String,
-    /// What the load speaks [default: echo-tcp, echo-http and echo-grpc]
-    #[arg(long, value_enum, value_name = "WORKLOAD")]
-    workload: Vec<Workload>,
+    /// What the load speaks (echo-tcp, echo-http, echo-http2, echo-grpc), or a file that describes one
+    /// [default: echo-tcp, echo-http and echo-grpc]
+    #[arg(long, value_name = "WORKLOAD|FILE")]
+    workload: Vec<ChosenWorkload>,
     /// Where the profile goes [default: standard output]
     #[arg(long, short = 'o', value_name = "FILE")]
     out: Option<PathBuf>,
@@ -150,14 +171,15 @@ pub(crate) fn failure(failure: ProbeFailure) -> Failure {
 }
 
 fn order(options: &Options) -> Result<ProfileOrder, Failure> {
-    let usual = [Workload::EchoTcp, Workload::EchoHttp, Workload::EchoGrpc];
-    let workloads = if options.workload.is_empty() {
-        &usual[..]
-    } else {
-        &options.workload
-    };
-    let protocols = workloads.iter().map(|workload| workload.protocol()).collect();
+    let (protocols, loads) = workload(&options.workload)?;
     let mut order = ProfileOrder::of(proxy(options)?, protocols);
+    order.loads = loads;
+    let has_lists = !(options.sizes.is_empty() && options.rates.is_empty() && options.in_flight.is_empty());
+    if has_lists && !order.loads.is_empty() {
+        return Err(Failure::usage(
+            "a file describes all of the load: leave out --sizes, --rates and --in-flight, or write them into the file",
+        ));
+    }
     if options.quick {
         order.sizes_bytes = vec![100, 4096];
         order.rates_per_s.clear();
@@ -175,6 +197,50 @@ fn order(options: &Options) -> Result<ProfileOrder, Failure> {
         order.methods = MethodChoice::Differential;
     }
     Ok(order)
+}
+
+/// What the load speaks, and the loads of a file.
+fn workload(chosen: &[ChosenWorkload]) -> Result<(Vec<Protocol>, Vec<LoadShape>), Failure> {
+    let mut protocols = Vec::new();
+    for one in chosen {
+        match (one, chosen.len()) {
+            (ChosenWorkload::BuiltIn(built_in), _) => protocols.push(built_in.protocol()),
+            (ChosenWorkload::File(path), 1) => {
+                let text = read_text(path, WORKLOAD_BYTES_MAX).map_err(|failure| no_file(path, failure))?;
+                let workload = Workload::parse(&text).map_err(|error| refused(path, error))?;
+                let loads = workload.loads.iter().map(load_shape).collect();
+                return Ok((workload.protocols(), loads));
+            }
+            (ChosenWorkload::File(path), _) => {
+                let problem = "a file describes all of the load: name it alone";
+                return Err(refused(path, problem));
+            }
+        }
+    }
+    if protocols.is_empty() {
+        protocols = vec![Protocol::Tcp, Protocol::Http1, Protocol::Grpc];
+    }
+    Ok((protocols, Vec::new()))
+}
+
+/// A name that is none of a built-in load is taken for a file's.
+fn no_file(path: &Path, failure: Failure) -> Failure {
+    if path.exists() {
+        return failure;
+    }
+    refused(
+        path,
+        "neither a file nor a built-in load: take echo-tcp, echo-http, echo-http2 or echo-grpc",
+    )
+}
+
+fn load_shape(cell: &WorkloadCell) -> LoadShape {
+    LoadShape {
+        protocol: cell.protocol,
+        size_bytes: cell.size_bytes,
+        in_flight: cell.in_flight,
+        pace: cell.rate_per_s.map_or(LoadPace::Saturating, LoadPace::PerSecond),
+    }
 }
 
 fn replace<T: Clone>(usual: &mut Vec<T>, asked: &[T]) {

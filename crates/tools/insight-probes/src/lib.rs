@@ -16,7 +16,7 @@ mod measure;
 pub mod profile;
 pub mod proxies;
 mod proxy_configuration;
-mod stacks;
+pub mod stacks;
 mod trace;
 pub mod validate;
 

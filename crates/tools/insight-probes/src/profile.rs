@@ -48,6 +48,8 @@ pub struct ProfileOrder {
     pub rates_per_s: Vec<f64>,
     /// Calls in flight as fast as they can, with the first of the sizes.
     pub in_flight: Vec<usize>,
+    /// Loads of the user's own, in the place of those that the three lists above make.
+    pub loads: Vec<LoadShape>,
     /// Filters, each measured alone and all of them together.
     pub filters: Vec<String>,
     /// Other ways for the proxy to pass bytes on, each measured beside its usual one.
@@ -79,6 +81,7 @@ impl ProfileOrder {
             sizes_bytes: vec![100, 64, 1024, 4096, 16384, 65536],
             rates_per_s: vec![500.0, 2000.0],
             in_flight: vec![4, 16, 64],
+            loads: Vec::new(),
             filters: Vec::new(),
             variants: Vec::new(),
             repetitions: 5,
@@ -112,6 +115,10 @@ impl ProfileOrder {
     }
 
     fn shapes(&self, protocol: Protocol) -> Vec<LoadShape> {
+        if !self.loads.is_empty() {
+            let own = self.loads.iter().filter(|load| load.protocol == protocol);
+            return own.copied().collect();
+        }
         let shape = |size_bytes, in_flight, pace| LoadShape {
             protocol,
             size_bytes,
@@ -334,11 +341,11 @@ impl<'a> ProfileSession<'a> {
         Ok(())
     }
 
-    /// A proxy that differs from the bare one is measured with the sizes alone.
+    /// A proxy that differs from the bare one is measured with the sizes alone, as fast as one call at a time comes.
     fn shapes(&self, at: usize) -> Vec<LoadShape> {
         let mut shapes = self.order.shapes(self.setups[at].protocol);
         if !self.setups[at].difference.is_bare() {
-            shapes.truncate(self.order.sizes_bytes.len());
+            shapes.retain(|shape| shape.in_flight == 1 && shape.pace == LoadPace::Saturating);
         }
         shapes
     }
@@ -363,6 +370,11 @@ impl<'a> ProfileSession<'a> {
             let shares = self.shares.entry((shape.protocol, shape.size_bytes)).or_default();
             for sample in &samples {
                 shares.count(code.attribute(sample));
+            }
+            if let Some(why) = code.unread.take() {
+                let note =
+                    format!("{why}: its functions have no names, and parsing is part of other user space");
+                self.notes.push(note);
             }
         }
         self.runs.push(MeasuredCell {

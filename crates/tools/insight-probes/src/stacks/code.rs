@@ -5,13 +5,11 @@ use std::fmt;
 use std::path::Path;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection, ObjectSegment};
+use framehop::{Module, Unwinder};
 use provost_insight::profile::Component;
 
-use super::names::{FunctionNames, FunctionStarts, function_names};
 use super::owner::owner;
+use super::program::{NamedFunctions, ProgramCode};
 use super::sample::StackSample;
 use crate::machine;
 
@@ -19,7 +17,7 @@ use crate::machine;
 const FILES_MAX: usize = 64;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Frames of a stack that are looked at.
-const FRAMES_MAX: usize = 96;
+pub(super) const FRAMES_MAX: usize = 96;
 
 /// What a sample was spent on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +36,7 @@ struct CodeFile {
     to: u64,
     /// What to subtract to get the file's own addresses.
     bias: u64,
-    starts: FunctionStarts,
-    names: FunctionNames,
+    code: ProgramCode,
 }
 
 /// Everything that is needed to say what a sample is about.
@@ -47,6 +44,8 @@ pub(crate) struct UserCode {
     files: Vec<CodeFile>,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64<framehop::MayAllocateDuringUnwind>,
+    /// Why the program itself tells nothing of its code, where it does not.
+    pub(crate) unread: Option<String>,
 }
 
 impl UserCode {
@@ -56,6 +55,7 @@ impl UserCode {
             files: Vec::new(),
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
+            unread: None,
         };
         let Some(process) = processes.last() else {
             return code;
@@ -63,59 +63,47 @@ impl UserCode {
         let program = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
         let maps = machine::read(format!("/proc/{process}/maps")).unwrap_or_default();
         for mapping in maps.lines().filter_map(CodeMapping::parse).take(FILES_MAX) {
-            // What cannot be read has no names; its callers may have.
-            let _ = code.add(*process, &mapping, Path::new(mapping.path) == program);
+            let is_program = Path::new(mapping.path) == program;
+            match code.add(*process, &mapping, is_program) {
+                Err(why) if is_program => code.unread = Some(why),
+                // A library that cannot be read has no names; its callers have.
+                _ => {}
+            }
         }
         code
     }
 
-    fn add(&mut self, process: u32, mapping: &CodeMapping<'_>, is_program: bool) -> Option<()> {
+    fn add(&mut self, process: u32, mapping: &CodeMapping<'_>, is_program: bool) -> Result<(), String> {
         // As the process sees it, even if it lives in a container or the file has been replaced.
         let path = format!("/proc/{process}/root{}", mapping.path);
-        let length = std::fs::metadata(&path).ok()?.len();
+        let unread = |why: &dyn fmt::Display| format!("{}: {why}", mapping.path);
+        let length = std::fs::metadata(&path).map_err(|error| unread(&error))?.len();
         if length > FILE_BYTES_MAX {
-            return None;
+            return Err(unread(&format_args!("longer than {FILE_BYTES_MAX} bytes")));
         }
-        let bytes = std::fs::read(Path::new(&path)).ok()?;
-        let file = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
-        let bias = mapping.bias(&file)?;
-        let section = |name| {
-            let section = file.section_by_name(name)?;
-            let range = section.address()..section.address() + section.size();
-            Some((range, section.uncompressed_data().ok()?.into_owned()))
+        let bytes = std::fs::read(Path::new(&path)).map_err(|error| unread(&error))?;
+        let named = if is_program {
+            NamedFunctions::All
+        } else {
+            NamedFunctions::None
         };
-        let (index_range, index) = section(".eh_frame_hdr").unzip();
-        let (frames_range, frames) = section(".eh_frame").unzip();
-        let starts = FunctionStarts::parse(
-            index_range.as_ref().map_or(0, |range| range.start),
-            index.as_deref().unwrap_or_default(),
-        );
+        let mut code = ProgramCode::read(&bytes, named).map_err(|error| unread(&error))?;
+        let address = code.address_of(mapping.offset);
+        let address = address.ok_or_else(|| unread(&"the mapped part is in no segment of the file"))?;
+        let bias = mapping.from.wrapping_sub(address);
         self.unwinder.add_module(Module::new(
             mapping.path.to_string(),
             mapping.from..mapping.to,
             bias,
-            ExplicitModuleSectionInfo {
-                base_svma: 0,
-                eh_frame_svma: frames_range,
-                eh_frame: frames,
-                eh_frame_hdr_svma: index_range,
-                eh_frame_hdr: index,
-                ..Default::default()
-            },
+            code.take_frames(),
         ));
         self.files.push(CodeFile {
             from: mapping.from,
             to: mapping.to,
             bias,
-            starts,
-            // Libraries work for whoever calls them.
-            names: if is_program {
-                function_names(&file)
-            } else {
-                FunctionNames::new()
-            },
+            code,
         });
-        Some(())
+        Ok(())
     }
 
     /// Walks up a sample's stack until it knows what the sample was spent on.
@@ -149,8 +137,7 @@ fn name_at(files: &[CodeFile], address: u64) -> Option<&str> {
     let file = files
         .iter()
         .find(|file| (file.from..file.to).contains(&address))?;
-    let start = file.starts.start_of(address.wrapping_sub(file.bias))?;
-    file.names.get(&start).map(String::as_str)
+    file.code.function_at(address.wrapping_sub(file.bias))
 }
 
 /// A line of `/proc/PID/maps` with code of a file.
@@ -176,21 +163,6 @@ impl<'a> CodeMapping<'a> {
             offset: number(offset)?,
             path: path.trim_end_matches(" (deleted)"),
         })
-    }
-
-    /// The difference between the process's addresses and the file's own.
-    fn bias(&self, file: &ElfFile64<'_, Endianness>) -> Option<u64> {
-        // The loader maps whole pages, so a mapping may begin before its segment does.
-        let page = |offset: u64| offset & !0xfff;
-        let segment = file.segments().find(|segment| {
-            let (offset, length) = segment.file_range();
-            (page(offset)..offset + length).contains(&self.offset)
-        })?;
-        let address = self
-            .offset
-            .wrapping_sub(segment.file_range().0)
-            .wrapping_add(segment.address());
-        Some(self.from.wrapping_sub(address))
     }
 }
 
@@ -269,12 +241,12 @@ mod tests {
         let own = code
             .files
             .iter()
-            .find(|file| file.names.values().any(|name| named(name)));
+            .find(|file| file.code.names().values().any(|name| named(name)));
         let own = own.expect("this program is mapped, and not stripped");
-        let (start, name) = own.names.iter().find(|(_, name)| named(name)).unwrap();
+        let (start, name) = own.code.names().iter().find(|(_, name)| named(name)).unwrap();
         assert_eq!(name_at(&code.files, start + own.bias + 1), Some(&**name));
         // The C library's functions have no names here.
-        let named_files = code.files.iter().filter(|file| !file.names.is_empty());
+        let named_files = code.files.iter().filter(|file| file.code.named_functions() > 0);
         assert_eq!(named_files.count(), 1);
     }
 

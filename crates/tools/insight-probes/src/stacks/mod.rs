@@ -3,7 +3,11 @@
 mod code;
 mod names;
 mod owner;
+mod program;
 mod sample;
+mod walk;
 
 pub(crate) use code::{UserCode, UserShares};
+pub use program::{NamedFunctions, ProgramCode, UnreadableProgram};
 pub(crate) use sample::StackSample;
+pub use walk::frames_walked;

@@ -6,12 +6,18 @@
 //! 2.9.5). In a position-independent program all of these words are relocations, so they are found without symbols.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use object::read::elf::{ElfFile64, FileHeader, Rela};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 /// A name has at most so many bytes.
 const NAME_BYTES_MAX: usize = 512;
+/// Functions that get names at most, and words of a program that are looked at: far more than Envoy has.
+const NAMES_MAX: usize = 1 << 20;
+const WORDS_MAX: usize = 4 << 20;
+/// Functions of one virtual table that are looked at.
+const VIRTUAL_FUNCTIONS_MAX: usize = 4096;
 /// `R_X86_64_RELATIVE`: the word is an address of the program itself.
 const RELATIVE: u32 = 8;
 
@@ -23,6 +29,9 @@ pub(crate) fn function_names(file: &ElfFile64<'_>) -> FunctionNames {
     let mut names = virtual_functions(file);
     let symbols = file.symbols().chain(file.dynamic_symbols());
     for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.address() != 0) {
+        if names.len() >= NAMES_MAX {
+            break;
+        }
         if let Ok(name) = symbol.name() {
             names.insert(symbol.address(), clip(name));
         }
@@ -37,7 +46,11 @@ fn clip(name: &str) -> String {
 fn virtual_functions(file: &ElfFile64<'_>) -> FunctionNames {
     let words = relative_words(file);
     let text = file.section_by_name(".text");
-    let Some(text) = text.map(|section| section.address()..section.address() + section.size()) else {
+    let text = text.and_then(|section| {
+        let end = section.address().checked_add(section.size())?;
+        Some(section.address()..end)
+    });
+    let Some(text) = text else {
         return FunctionNames::new();
     };
     let strings = NameStrings::of(file);
@@ -51,14 +64,18 @@ fn virtual_functions(file: &ElfFile64<'_>) -> FunctionNames {
         let Some(class) = classes.get(target) else {
             continue;
         };
+        if names.len() >= NAMES_MAX {
+            break;
+        }
         // What follows the address of type information in a virtual table are functions.
         let functions = words
-            .range(at + 8..)
-            .enumerate()
-            .take_while(|(place, (slot, function))| {
-                **slot == at + 8 * (*place as u64 + 1) && text.contains(function)
+            .range((Bound::Excluded(at), Bound::Unbounded))
+            .zip(1..)
+            .take(VIRTUAL_FUNCTIONS_MAX)
+            .take_while(|((slot, function), place)| {
+                slot.checked_sub(*at) == Some(8 * place) && text.contains(function)
             });
-        for (_, (_, function)) in functions {
+        for ((_, function), _) in functions {
             // A function that derived classes inherit is in their tables as well. The shortest name is that of the base.
             let name = names.entry(*function).or_insert_with(|| class.clone());
             if (class.len(), class) < (name.len(), name) {
@@ -83,6 +100,9 @@ fn relative_words(file: &ElfFile64<'_>) -> BTreeMap<u64, u64> {
             continue;
         };
         for relocation in relocations {
+            if words.len() >= WORDS_MAX {
+                return words;
+            }
             if relocation.r_type(endian, false) == RELATIVE {
                 let target = relocation.r_addend(endian).cast_unsigned();
                 words.insert(relocation.r_offset(endian), target);
@@ -115,7 +135,7 @@ impl<'d> NameStrings<'d> {
         let (start, bytes) = self
             .sections
             .iter()
-            .find(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&address))?;
+            .find(|(start, bytes)| (*start..start.saturating_add(bytes.len() as u64)).contains(&address))?;
         let from = bytes.get(usize::try_from(address - start).ok()?..)?;
         let from = &from[..from.len().min(NAME_BYTES_MAX)];
         let name = &from[..from.iter().position(|byte| *byte == 0)?];
