@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use provost_insight::profile::{Component, Profile, Protocol};
-use provost_insight::workload::{WORKLOAD_BYTES_MAX, Workload, WorkloadCell};
+use provost_insight::workload::{WORKLOAD_BYTES_MAX, WorkloadCell, WorkloadFile};
 use provost_insight_probes::ProbeFailure;
 use provost_insight_probes::load::{LoadPace, LoadShape};
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
@@ -207,7 +207,7 @@ fn workload(chosen: &[ChosenWorkload]) -> Result<(Vec<Protocol>, Vec<LoadShape>)
             (ChosenWorkload::BuiltIn(built_in), _) => protocols.push(built_in.protocol()),
             (ChosenWorkload::File(path), 1) => {
                 let text = read_text(path, WORKLOAD_BYTES_MAX).map_err(|failure| no_file(path, failure))?;
-                let workload = Workload::parse(&text).map_err(|error| refused(path, error))?;
+                let workload = WorkloadFile::parse(&text).map_err(|error| refused(path, error))?;
                 let loads = workload.loads.iter().map(load_shape).collect();
                 return Ok((workload.protocols(), loads));
             }

@@ -161,7 +161,7 @@ pub(crate) struct RunningApplication {
     /// Those that are called end after those that call them.
     services: Vec<EchoServer>,
     proxies: Vec<RunningProxy>,
-    /// Of each proxy.
+    /// The ports before and behind each proxy.
     hops: Vec<HopPorts>,
     front: std::net::SocketAddr,
 }

@@ -28,7 +28,7 @@ pub const RATE_PER_S_MAX: f64 = 1e7;
 /// What a proxy is driven with.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workload {
+pub struct WorkloadFile {
     format: String,
     version: u32,
     /// In the order in which they are measured.
@@ -69,16 +69,16 @@ pub enum WorkloadError {
     Invalid { place: String, problem: String },
 }
 
-impl Workload {
+impl WorkloadFile {
     /// Reads a workload, and checks it.
     ///
     /// # Errors
     /// If the text is none, with the place where it is wrong.
-    pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
+    pub fn parse(text: &str) -> Result<WorkloadFile, WorkloadError> {
         if text.len() > WORKLOAD_BYTES_MAX {
             return Err(WorkloadError::TooLong(text.len()));
         }
-        let workload: Workload = serde_saphyr::from_str(text).map_err(|error| malformed(&error))?;
+        let workload: WorkloadFile = serde_saphyr::from_str(text).map_err(|error| malformed(&error))?;
         if workload.format != WORKLOAD_FORMAT || workload.version != WORKLOAD_VERSION {
             let format: String = workload.format.chars().take(80).collect();
             let found = format!("version {} of \"{format}\"", workload.version);
@@ -165,8 +165,8 @@ mod tests {
 
     const HEAD: &str = "format: provost-insight-workload\nversion: 1\nloads:\n";
 
-    fn parsed(loads: &str) -> Result<Workload, String> {
-        Workload::parse(&format!("{HEAD}{loads}")).map_err(|error| error.to_string())
+    fn parsed(loads: &str) -> Result<WorkloadFile, String> {
+        WorkloadFile::parse(&format!("{HEAD}{loads}")).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
             let error = parsed(loads).unwrap_err();
             assert!(error.contains(words), "{loads} {error}");
         }
-        let older = Workload::parse("format: provost-insight-workload\nversion: 0\nloads: []\n");
+        let older = WorkloadFile::parse("format: provost-insight-workload\nversion: 0\nloads: []\n");
         let error = older.unwrap_err().to_string();
         assert!(
             error.contains("version 0") && error.contains("only version 1"),
@@ -222,7 +222,7 @@ mod tests {
         assert!(parsed(&many).unwrap_err().contains("1 to 200"));
         let long = " ".repeat(WORKLOAD_BYTES_MAX + 1);
         assert_eq!(
-            Workload::parse(&long),
+            WorkloadFile::parse(&long),
             Err(WorkloadError::TooLong(WORKLOAD_BYTES_MAX + 1))
         );
     }

@@ -61,7 +61,7 @@ impl TrueHop {
 
 /// What an actor does next.
 #[derive(Clone, Debug)]
-enum Act {
+enum ActorStep {
     Pause(f64),
     Work {
         node: usize,
@@ -69,34 +69,34 @@ enum Act {
         tail_us: f64,
     },
     /// Others act, at once or one after the other, and are waited for.
-    Others(Vec<Vec<Act>>, bool),
+    Others(Vec<Vec<ActorStep>>, bool),
 }
 
 /// The acts of a call: with a mesh, it passes the proxy of its caller and that of its service, there and back.
-fn acts(call: &KnownCall, caller: Option<usize>, hop: Option<TrueHop>) -> Vec<Act> {
+fn acts(call: &KnownCall, caller: Option<usize>, hop: Option<TrueHop>) -> Vec<ActorStep> {
     let ends: Vec<usize> = caller.into_iter().chain([call.service]).collect();
     let pass = |service: usize| {
         let hop = hop.into_iter();
         hop.flat_map(move |hop| {
-            let work = Act::Work {
+            let work = ActorStep::Work {
                 node: service % NODES,
                 core_us: hop.core_us,
                 tail_us: hop.tail_us,
             };
-            [Act::Pause(hop.woken_us), work]
+            [ActorStep::Pause(hop.woken_us), work]
         })
     };
     let parts = if call.children.is_empty() { 1.0 } else { 2.0 };
-    let compute = Act::Work {
+    let compute = ActorStep::Work {
         node: call.service % NODES,
         core_us: call.app_us / parts,
         tail_us: 0.0,
     };
-    let mut acts: Vec<Act> = ends.iter().flat_map(|end| pass(*end)).collect();
+    let mut acts: Vec<ActorStep> = ends.iter().flat_map(|end| pass(*end)).collect();
     acts.push(compute.clone());
     if !call.children.is_empty() {
         let of = |child| self::acts(child, Some(call.service), hop);
-        acts.push(Act::Others(
+        acts.push(ActorStep::Others(
             call.children.iter().map(of).collect(),
             call.is_ordered,
         ));
@@ -106,14 +106,14 @@ fn acts(call: &KnownCall, caller: Option<usize>, hop: Option<TrueHop>) -> Vec<Ac
     acts
 }
 
-/// Somebody who acts.
-struct Actor {
-    acts: std::vec::IntoIter<Act>,
+/// Somebody who acts, step by step.
+struct CallActor {
+    acts: std::vec::IntoIter<ActorStep>,
     parent: Option<usize>,
     /// Those who act for this one.
     waits_for: usize,
     /// Those who will, one after the other.
-    later: std::vec::IntoIter<Vec<Act>>,
+    later: std::vec::IntoIter<Vec<ActorStep>>,
     state: ActorState,
 }
 
@@ -134,7 +134,7 @@ struct TakenCore {
 }
 
 struct StepSimulation {
-    actors: Vec<Actor>,
+    actors: Vec<CallActor>,
     taken: Vec<TakenCore>,
     /// Who wants a core, in the order of coming.
     queue: Vec<usize>,
@@ -142,8 +142,8 @@ struct StepSimulation {
 }
 
 impl StepSimulation {
-    fn add(&mut self, acts: Vec<Act>, parent: Option<usize>) {
-        self.actors.push(Actor {
+    fn add(&mut self, acts: Vec<ActorStep>, parent: Option<usize>) {
+        self.actors.push(CallActor {
             acts: acts.into_iter(),
             parent,
             waits_for: 0,
@@ -184,8 +184,8 @@ impl StepSimulation {
     fn act(&mut self, at: usize) {
         let actor = &mut self.actors[at];
         match actor.acts.next() {
-            Some(Act::Pause(us)) => actor.state = ActorState::Pausing(us),
-            Some(Act::Work {
+            Some(ActorStep::Pause(us)) => actor.state = ActorState::Pausing(us),
+            Some(ActorStep::Work {
                 node,
                 core_us,
                 tail_us,
@@ -197,7 +197,7 @@ impl StepSimulation {
                 };
                 self.queue.push(at);
             }
-            Some(Act::Others(others, is_ordered)) => {
+            Some(ActorStep::Others(others, is_ordered)) => {
                 actor.state = ActorState::Waiting;
                 actor.waits_for = others.len();
                 let mut others = others.into_iter();

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::costs::CallCosts;
-use super::plan::{Execution, RequestPlan};
+use super::plan::{CallExecution, RequestPlan};
 use crate::acg::{RepeatMode, RequestGraph};
 
 /// How many there are of what is shared.
@@ -41,7 +41,7 @@ pub(super) struct ServicePlace {
     pub(super) copies: usize,
 }
 
-/// What is played.
+/// What is played, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlayedRequest<'a> {
     pub(super) request: &'a RequestGraph,
@@ -56,7 +56,7 @@ pub(super) struct PlayedRequest<'a> {
 
 /// What an execution does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ExecutionStep {
     /// Its request passes a proxy, the caller's first.
     Request(usize),
     /// The service works, before it calls others.
@@ -70,30 +70,30 @@ enum Step {
 
 /// An execution wants a core then.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct WantedCore {
     time_us: f64,
     /// Who came first, among those of one time.
     number: u64,
     execution: usize,
-    step: Step,
+    step: ExecutionStep,
 }
 
-impl PartialEq for Wanted {
-    fn eq(&self, other: &Wanted) -> bool {
+impl PartialEq for WantedCore {
+    fn eq(&self, other: &WantedCore) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Wanted {}
+impl Eq for WantedCore {}
 
-impl PartialOrd for Wanted {
-    fn partial_cmp(&self, other: &Wanted) -> Option<std::cmp::Ordering> {
+impl PartialOrd for WantedCore {
+    fn partial_cmp(&self, other: &WantedCore) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Wanted {
-    fn cmp(&self, other: &Wanted) -> std::cmp::Ordering {
+impl Ord for WantedCore {
+    fn cmp(&self, other: &WantedCore) -> std::cmp::Ordering {
         let by_time = self.time_us.total_cmp(&other.time_us);
         by_time.then(self.number.cmp(&other.number))
     }
@@ -135,7 +135,7 @@ pub(super) struct ExecutionProgress {
 /// A play. What it needs is kept from one to the next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CorePlay {
-    wanted: BinaryHeap<Reverse<Wanted>>,
+    wanted: BinaryHeap<Reverse<WantedCore>>,
     numbers: u64,
     /// By node, and by proxy: until when what is taken is taken.
     cores: Vec<Vec<f64>>,
@@ -188,13 +188,13 @@ impl CoreRun<'_> {
 
     fn until_end(&mut self) -> f64 {
         while let Some(Reverse(wanted)) = self.state.wanted.pop() {
-            if wanted.step == Step::End {
+            if wanted.step == ExecutionStep::End {
                 if wanted.execution == 0 {
                     return wanted.time_us;
                 }
                 self.ended(wanted.execution, wanted.time_us);
             } else if let Some(later) = self.wait(&wanted) {
-                self.state.wanted.push(Reverse(Wanted {
+                self.state.wanted.push(Reverse(WantedCore {
                     time_us: later,
                     ..wanted
                 }));
@@ -208,25 +208,27 @@ impl CoreRun<'_> {
 
     fn begin(&mut self, execution: usize, time_us: f64) {
         let pause = self.plan.executions[execution].network_us / 2.0;
-        self.want(execution, Step::Request(0), time_us + pause);
+        self.want(execution, ExecutionStep::Request(0), time_us + pause);
     }
 
     /// Has an execution want a core for a step that there is: those that there are not are passed over.
-    fn want(&mut self, execution: usize, step: Step, time_us: f64) {
+    fn want(&mut self, execution: usize, step: ExecutionStep, time_us: f64) {
         let passages = self.passages(execution);
         let step = match step {
-            Step::Request(at) if at >= passages => Step::Before,
-            Step::Response(at) if at >= passages => Step::End,
+            ExecutionStep::Request(at) if at >= passages => ExecutionStep::Before,
+            ExecutionStep::Response(at) if at >= passages => ExecutionStep::End,
             other => other,
         };
         let one = &self.plan.executions[execution];
         let pause = match step {
-            Step::Request(at) | Step::Response(at) => self.hop(one, self.passage_of(step, at)).0,
-            Step::End => one.network_us / 2.0,
+            ExecutionStep::Request(at) | ExecutionStep::Response(at) => {
+                self.hop(one, self.passage_of(step, at)).0
+            }
+            ExecutionStep::End => one.network_us / 2.0,
             _ => 0.0,
         };
         self.state.numbers += 1;
-        self.state.wanted.push(Reverse(Wanted {
+        self.state.wanted.push(Reverse(WantedCore {
             time_us: time_us + pause,
             number: self.state.numbers,
             execution,
@@ -246,15 +248,15 @@ impl CoreRun<'_> {
     }
 
     /// A request passes the caller's proxy first, its response the callee's.
-    fn passage_of(&self, step: Step, at: usize) -> usize {
+    fn passage_of(&self, step: ExecutionStep, at: usize) -> usize {
         match step {
-            Step::Response(_) => 1 - at,
+            ExecutionStep::Response(_) => 1 - at,
             _ => at,
         }
     }
 
     /// One of the two hops of a passage: until its thread could run, and on a core.
-    fn hop(&self, one: &Execution, at: usize) -> (f64, StepTime) {
+    fn hop(&self, one: &CallExecution, at: usize) -> (f64, StepTime) {
         let passages = &self.played.calls[one.call].passages;
         // A call that passes one proxy alone passes it there and back.
         let passage = &passages[at.min(passages.len() - 1)];
@@ -268,12 +270,14 @@ impl CoreRun<'_> {
         (passage.woken_us(draw) * scale, time)
     }
 
-    fn step_time(&self, wanted: &Wanted) -> StepTime {
+    fn step_time(&self, wanted: &WantedCore) -> StepTime {
         let one = &self.plan.executions[wanted.execution];
         let call = &self.played.request.calls[one.call];
         match wanted.step {
-            Step::Request(at) | Step::Response(at) => self.hop(one, self.passage_of(wanted.step, at)).1,
-            Step::Before | Step::After => {
+            ExecutionStep::Request(at) | ExecutionStep::Response(at) => {
+                self.hop(one, self.passage_of(wanted.step, at)).1
+            }
+            ExecutionStep::Before | ExecutionStep::After => {
                 let parts = if call.children.is_empty() { 1.0 } else { 2.0 };
                 StepTime {
                     core_us: one.app_us * call.app_cpu_share / parts,
@@ -281,15 +285,15 @@ impl CoreRun<'_> {
                     pause_us: one.app_us * (1.0 - call.app_cpu_share) / parts,
                 }
             }
-            Step::End => StepTime::default(),
+            ExecutionStep::End => StepTime::default(),
         }
     }
 
     /// The place where a step is, and its proxy if it is in one.
-    fn places(&self, wanted: &Wanted) -> (ServicePlace, Option<usize>) {
+    fn places(&self, wanted: &WantedCore) -> (ServicePlace, Option<usize>) {
         let one = &self.plan.executions[wanted.execution];
         match wanted.step {
-            Step::Request(at) | Step::Response(at) => {
+            ExecutionStep::Request(at) | ExecutionStep::Response(at) => {
                 let passages = &self.played.calls[one.call].passages;
                 let at = self.passage_of(wanted.step, at).min(passages.len() - 1);
                 (self.played.places[passages[at].owner], Some(passages[at].proxy))
@@ -302,7 +306,7 @@ impl CoreRun<'_> {
     }
 
     /// Until when an execution waits for a core and a thread, if it has to.
-    fn wait(&mut self, wanted: &Wanted) -> Option<f64> {
+    fn wait(&mut self, wanted: &WantedCore) -> Option<f64> {
         if self.step_time(wanted).core_us <= 0.0 {
             return None;
         }
@@ -324,7 +328,7 @@ impl CoreRun<'_> {
     }
 
     /// Runs a step, for which there is a core.
-    fn run(&mut self, wanted: &Wanted) {
+    fn run(&mut self, wanted: &WantedCore) {
         let StepTime {
             core_us,
             tail_us,
@@ -342,13 +346,13 @@ impl CoreRun<'_> {
             }
         }
         let done = wanted.time_us + core_us + pause_us;
-        let Wanted { execution, step, .. } = *wanted;
+        let WantedCore { execution, step, .. } = *wanted;
         match step {
-            Step::Request(at) => self.want(execution, Step::Request(at + 1), done),
-            Step::Before => self.call_others(execution, done),
-            Step::After => self.want(execution, Step::Response(0), done),
-            Step::Response(at) => self.want(execution, Step::Response(at + 1), done),
-            Step::End => {}
+            ExecutionStep::Request(at) => self.want(execution, ExecutionStep::Request(at + 1), done),
+            ExecutionStep::Before => self.call_others(execution, done),
+            ExecutionStep::After => self.want(execution, ExecutionStep::Response(0), done),
+            ExecutionStep::Response(at) => self.want(execution, ExecutionStep::Response(at + 1), done),
+            ExecutionStep::End => {}
         }
     }
 
@@ -357,7 +361,7 @@ impl CoreRun<'_> {
         let one = &self.plan.executions[execution];
         let children = &self.played.request.calls[one.call].children;
         if children.is_empty() {
-            return self.want(execution, Step::Response(0), time_us);
+            return self.want(execution, ExecutionStep::Response(0), time_us);
         }
         self.state.executions[execution].waiting = children.len();
         for (position, child) in children.iter().enumerate() {
@@ -429,7 +433,7 @@ impl CoreRun<'_> {
             progress.waited_for = Some(group);
         }
         if self.state.executions[caller].waiting == 0 {
-            self.want(caller, Step::After, time_us);
+            self.want(caller, ExecutionStep::After, time_us);
         }
     }
 }

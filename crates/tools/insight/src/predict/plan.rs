@@ -6,7 +6,7 @@ use crate::random::SeededRandom;
 
 /// One execution of a call.
 #[derive(Clone, Debug)]
-pub(super) struct Execution {
+pub(super) struct CallExecution {
     pub(super) call: usize,
     /// The group of the caller's that it belongs to; none of the call from outside.
     pub(super) group: Option<usize>,
@@ -33,7 +33,7 @@ pub(super) struct CallGroup {
 /// All of it; the first execution is that of the call from outside.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestPlan {
-    pub(super) executions: Vec<Execution>,
+    pub(super) executions: Vec<CallExecution>,
     pub(super) groups: Vec<CallGroup>,
 }
 
@@ -71,7 +71,7 @@ impl RequestPlan {
         }
         let at = self.executions.len();
         let first_group = self.groups.len();
-        self.executions.push(Execution {
+        self.executions.push(CallExecution {
             call,
             group,
             app_us,
