@@ -77,6 +77,7 @@ pub(crate) fn expression(input: &[u8]) {
             metadata: &[],
             message: Some(View::linear(native)),
             protobuf: None,
+            is_compressed: false,
             unix_s: i64::from_le_bytes(input.first_chunk().copied().unwrap_or_default()),
         });
     }

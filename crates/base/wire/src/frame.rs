@@ -54,7 +54,9 @@ pub struct FrameHeader {
     pub message_bytes: U32,
     /// A status code (`STATUS`, `CANCEL`) or the bytes of a `WINDOW`.
     pub status_or_window: U32,
-    pub reserved: U32,
+    /// How the message of a `STEP` is compressed: 0 for not at all, else 1 for gzip, 2 for deflate, 3 for zstd. Only to a peer that
+    /// takes such messages.
+    pub compression: U32,
     /// Time left for the call in nanoseconds; 0 for no limit (`BEGIN` only).
     pub timeout_ns: U64,
 }

@@ -7,7 +7,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata;
 
-use crate::{Buffer, BufferPool, Context, Nanos};
+use crate::{Buffer, BufferPool, Context, EncodedBody, Nanos};
 
 /// One step of one call. See [`Parts`] for what a step can carry.
 #[derive(Debug)]
@@ -57,11 +57,7 @@ impl Step {
         let _ = metadata::append(&mut buffer.bytes, metadata::STATUS_MESSAGE, reason.as_bytes());
         let metadata_bytes = buffer.bytes.len() as u32;
         buffer.bytes.resize(message_offset(metadata_bytes), 0);
-        let body = Body::Encoded(EncodedBody {
-            buffer,
-            metadata_bytes,
-            message_bytes: 0,
-        });
+        let body = Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0));
         Step {
             body,
             ..Step::cancel(call, status)
@@ -87,6 +83,16 @@ pub enum BodyForm {
     Native,
     /// As protobuf: the app speaks gRPC, or is another node's.
     Protobuf,
+}
+
+/// What becomes of messages that come compressed at one end of a connection and go on at the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompressedMessages {
+    /// They are decompressed where they come: an end takes others only, or there is an app that reads them.
+    #[default]
+    Decompressed,
+    /// They pass as they came: both ends know how to read them.
+    Passed,
 }
 
 /// Metadata and message of a step, wherever they are.
@@ -180,49 +186,6 @@ pub enum Offsets {
     Message,
     /// From the start of the app's window: the message was checked and relocated, and must stay where it is.
     Window,
-}
-
-/// Metadata padded to 8 bytes and then a message in protobuf, in one private buffer. Nobody but the service can write it, so that
-/// what a policy reads of it is what goes on. Nothing of the message was checked.
-#[derive(Debug)]
-pub struct EncodedBody {
-    /// The bytes.
-    pub buffer: Buffer,
-    /// Bytes of metadata at the start of the buffer.
-    pub metadata_bytes: u32,
-    /// Length of the message (0 without `MESSAGE`).
-    pub message_bytes: u32,
-}
-
-impl EncodedBody {
-    /// Metadata and the protobuf message behind it, in a buffer that has room for both in one run.
-    #[must_use]
-    pub fn of(metadata: &[u8], protobuf: &[u8], mut buffer: Buffer) -> EncodedBody {
-        let offset = message_offset(metadata.len() as u32);
-        buffer.bytes.reserve(offset + protobuf.len());
-        buffer.bytes.extend_from_slice(metadata);
-        buffer.bytes.resize(offset, 0);
-        buffer.bytes.extend_from_slice(protobuf);
-        EncodedBody {
-            buffer,
-            metadata_bytes: metadata.len() as u32,
-            message_bytes: protobuf.len() as u32,
-        }
-    }
-
-    /// The metadata; nothing, if its length does not add up.
-    #[must_use]
-    pub fn metadata(&self) -> &[u8] {
-        let bytes = self.buffer.bytes.get(..self.metadata_bytes as usize);
-        bytes.unwrap_or_default()
-    }
-
-    /// The message in protobuf; none, if its length does not add up.
-    #[must_use]
-    pub fn protobuf(&self) -> Option<&[u8]> {
-        let behind = self.buffer.bytes.get(message_offset(self.metadata_bytes)..)?;
-        behind.get(..self.message_bytes as usize)
-    }
 }
 
 /// Where the message begins in a body whose metadata has this length.

@@ -11,6 +11,7 @@ mod call_table;
 mod connection_signals;
 mod datapath;
 mod egress_event;
+mod encoded_body;
 mod fields;
 mod item;
 mod packets;
@@ -28,10 +29,11 @@ pub use datapath::{
     Reconfigured, Retired, SavedDatapath, SavedEngine, Stage,
 };
 pub use egress_event::{EgressEvent, EgressEvents};
+pub use encoded_body::{EncodedBody, MessageCompression, PlainCopy};
 pub use fields::{FieldReader, FieldWriter, SavedField};
 pub use item::{
-    Body, BodyForm, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
-    Step, Untrusted, message_offset,
+    Body, BodyForm, CompressedMessages, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock,
+    ReceivedBody, Step, Untrusted, message_offset,
 };
 pub use packets::{PacketCounts, Packets};
 pub use private_bytes::{

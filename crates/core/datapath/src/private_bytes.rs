@@ -110,6 +110,20 @@ pub struct PrivateCharge {
     bytes: u64,
 }
 
+impl PrivateCharge {
+    /// Counts more bytes in the same share.
+    #[must_use]
+    pub fn another(&self, bytes: u64) -> PrivateCharge {
+        self.share.charge(bytes)
+    }
+
+    /// Whether the share, and those around it, have room.
+    #[must_use]
+    pub fn share_has_room(&self) -> bool {
+        self.share.has_room()
+    }
+}
+
 impl Drop for PrivateCharge {
     fn drop(&mut self) {
         self.share.subtract(self.bytes);

@@ -7,8 +7,9 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::{
-    BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered, Offsets,
-    ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver, Step, Untrusted, message_offset,
+    BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered,
+    MessageCompression, Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, SavedField, Saver,
+    Step, Untrusted, message_offset,
 };
 
 /// Version of a step's record.
@@ -28,6 +29,8 @@ mod body {
     pub(super) const GATHERED: u8 = 2;
     pub(super) const RECEIVED: u8 = 3;
     pub(super) const ENCODED: u8 = 4;
+    /// As `ENCODED`, with how its message is compressed in front.
+    pub(super) const COMPRESSED: u8 = 5;
 }
 
 impl Step {
@@ -120,7 +123,13 @@ impl Body {
                 received.block.save(content, saver, out);
             }
             Body::Encoded(encoded) => {
-                out.u8(body::ENCODED);
+                match &encoded.compression {
+                    None => out.u8(body::ENCODED),
+                    Some(compression) => {
+                        out.u8(body::COMPRESSED);
+                        compression.save(out);
+                    }
+                }
                 out.u32(encoded.metadata_bytes);
                 out.u32(encoded.message_bytes);
                 encoded.buffer.save(saver, out);
@@ -140,6 +149,13 @@ impl Body {
             body::GATHERED => Body::Gathered(Gathered::restore(fields, restorer)?),
             body::RECEIVED => Body::Received(ReceivedBody::restore(fields, restorer)?),
             body::ENCODED => Body::Encoded(EncodedBody::restore(fields, restorer)?),
+            body::COMPRESSED => {
+                let compression = Some(Box::new(MessageCompression::restore(fields)?));
+                Body::Encoded(EncodedBody {
+                    compression,
+                    ..EncodedBody::restore(fields, restorer)?
+                })
+            }
             other => return Err(fields.damaged(format!("a body of the unknown form {other}"))),
         })
     }
@@ -191,11 +207,7 @@ impl EncodedBody {
         let (metadata_bytes, message_bytes) = (fields.u32()?, fields.u32()?);
         let buffer = Buffer::restore(fields, restorer)?;
         check_lengths(fields, metadata_bytes, message_bytes, buffer.linear_bytes())?;
-        Ok(EncodedBody {
-            buffer,
-            metadata_bytes,
-            message_bytes,
-        })
+        Ok(EncodedBody::plain(buffer, metadata_bytes, message_bytes))
     }
 }
 

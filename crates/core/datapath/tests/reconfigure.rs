@@ -256,11 +256,7 @@ impl World {
     fn send(&mut self, call: u64, steps: usize) {
         for _ in 0..steps {
             let mut step = Step::new(call, Parts::MESSAGE);
-            let mut body = EncodedBody {
-                buffer: BufferPool::new().take(),
-                metadata_bytes: 0,
-                message_bytes: 0,
-            };
+            let mut body = EncodedBody::plain(BufferPool::new().take(), 0, 0);
             body.buffer.bytes.resize(2 * MARKS_MAX as usize, 0);
             body.buffer
                 .bytes

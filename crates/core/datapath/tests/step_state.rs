@@ -156,14 +156,14 @@ fn body() -> impl Strategy<Value = Body> {
         (0u32..64, prop::collection::vec(any::<u8>(), 0..100)).prop_map(|(metadata_bytes, message)| {
             let mut bytes = vec![1; message_offset(metadata_bytes)];
             bytes.extend_from_slice(&message);
-            Body::Encoded(EncodedBody {
-                buffer: Buffer {
+            Body::Encoded(EncodedBody::plain(
+                Buffer {
                     bytes,
                     ..Buffer::default()
                 },
                 metadata_bytes,
-                message_bytes: message.len() as u32,
-            })
+                message.len() as u32,
+            ))
         });
     prop_oneof![
         Just(()).prop_map(|()| Body::Empty),

@@ -56,7 +56,7 @@ pub use policy::{
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};
 pub use verdicts::{VERDICT_METRICS, VerdictLedger, Verdicts};
-pub use view::{Contents, MetadataFull, StepView};
+pub use view::{Contents, MetadataFull, StepView, UnreadableMessage};
 pub use wall::{WallClock, rfc3339};
 
 pub use provost_datapath::{

@@ -13,9 +13,10 @@ use std::sync::Arc;
 pub use prost_reflect::Value;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
+use provost_compression::MessageEncoding;
 use provost_datapath::{
-    Body, BufferPool, Context, EncodedBody, FlowHints, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX,
-    ReceiveHeap, ReceivedBlock, SocketHint, message_offset,
+    Body, BufferPool, Context, EncodedBody, FlowHints, Gathered, HeapFull, InPlace, MessageCompression,
+    PrivateBytes, QUEUE_STEPS_MAX, ReceiveHeap, ReceivedBlock, SocketHint, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::{MessageId, Schema};
@@ -240,6 +241,18 @@ pub fn with_protobuf(mut step: Step, protobuf: &[u8]) -> Step {
     };
     let buffer = provost_datapath::Buffer::default();
     step.body = Body::Encoded(EncodedBody::of(&metadata, protobuf, buffer));
+    step
+}
+
+/// The same message compressed, which counts in a share; it may become so many bytes.
+#[must_use]
+pub fn with_compressed(step: Step, protobuf: &[u8], plain_bytes_max: u32, share: &Arc<PrivateBytes>) -> Step {
+    let encoding = MessageEncoding::Gzip;
+    let mut step = with_protobuf(step, &encoding.compress(protobuf));
+    if let Body::Encoded(body) = &mut step.body {
+        body.compression = MessageCompression::new(encoding, plain_bytes_max);
+        body.buffer.charge = Some(share.charge(body.buffer.bytes.capacity() as u64));
+    }
     step
 }
 

@@ -3,8 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use provost_datapath::{Body, PrivateBytes};
 use provost_engine::rig::{
-    Rig, Service, Value as Dynamic, end_of, metadata_of, protobuf_of, with_metadata, with_protobuf,
+    Rig, Service, Value as Dynamic, end_of, metadata_of, protobuf_of, with_compressed, with_metadata,
+    with_protobuf,
 };
 use provost_engine::{
     AttachError, Code, DatapathContext, FieldPath, Filter, FilterEngine, FilterEngineParts, Policy, Side,
@@ -143,10 +145,76 @@ fn a_message_without_bytes_has_its_defaults() {
         let reader = ReadingFilter::of(&service, reading);
         let mut rig = Rig::new(service.datapath_context(Side::Client), &reader);
         let mut request = service.request(1, 0, &[("name", Dynamic::String("gone".into()))]);
-        request.body = provost_datapath::Body::Empty;
+        request.body = Body::Empty;
         rig.send(request);
         rig.poll();
         assert_eq!(rig.to_wire().len(), 1);
         assert_eq!(*reader.seen.lock().unwrap(), [""], "{reading:?}");
     }
+}
+
+/// The message of a step as it came, compressed.
+fn as_it_came(step: &provost_engine::Step) -> Vec<u8> {
+    match &step.body {
+        Body::Encoded(body) if body.compression.is_some() => body.message().unwrap().to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_compressed_message_is_decompressed_once_for_all_who_read_it_and_goes_on_as_it_came() {
+    let service = Service::from_source(PROTO);
+    let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
+    for reading in [
+        MessageReading::Nothing,
+        MessageReading::Field,
+        MessageReading::Whole,
+    ] {
+        let request = with_compressed(service.request(1, 0, &[]), UNUSUAL, 1 << 10, &share);
+        let (came, held) = (as_it_came(&request), share.held());
+        let reader = ReadingFilter::of(&service, reading);
+        let mut rig = Rig::new(service.datapath_context(Side::Client), &reader);
+        rig.send(request);
+        rig.poll();
+        let sent = rig.to_wire().remove(0);
+        assert_eq!(as_it_came(&sent), came, "{reading:?}");
+        let is_read = reading != MessageReading::Nothing;
+        // The next one finds the copy, which counts.
+        assert_eq!(protobuf_of(&sent), is_read.then_some(UNUSUAL), "{reading:?}");
+        assert_eq!(share.held() > held, is_read, "{reading:?}");
+        assert_eq!(reader.seen.lock().unwrap().len(), usize::from(is_read));
+        let mut next = Rig::new(service.datapath_context(Side::Client), &reader);
+        next.send(sent);
+        next.poll();
+        assert_eq!(as_it_came(&next.to_wire()[0]), came, "{reading:?}");
+        assert!(reader.seen.lock().unwrap().iter().all(|seen| seen == "ann"));
+    }
+    assert_eq!(share.held(), 0);
+}
+
+#[test]
+fn a_compressed_message_that_is_too_large_or_damaged_does_not_pass_who_reads_it() {
+    let service = Service::from_source(PROTO);
+    let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
+    let bomb = || with_compressed(service.request(1, 0, &[]), &[0; 1 << 20], (1 << 20) - 1, &share);
+    let damaged = || {
+        let mut damaged = bomb();
+        if let Body::Encoded(body) = &mut damaged.body {
+            body.buffer.bytes[0] ^= 0xff;
+        }
+        damaged
+    };
+    for (request, code) in [(bomb(), Code::ResourceExhausted), (damaged(), Code::Internal)] {
+        let reader = ReadingFilter::of(&service, MessageReading::Field);
+        let mut rig = Rig::new(service.datapath_context(Side::Client), &reader);
+        rig.send(request);
+        rig.poll();
+        assert!(rig.to_wire().is_empty());
+        assert_eq!(end_of(&rig.to_app()[0]), Some(code));
+    }
+    let reader = ReadingFilter::of(&service, MessageReading::Nothing);
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &reader);
+    rig.send(damaged());
+    rig.poll();
+    assert_eq!(rig.to_wire().len(), 1, "nobody reads it");
 }

@@ -9,13 +9,13 @@ use provost_http2::{
 use provost_wire::Code;
 
 use crate::call_counts::{CallCounts, CallOutcome};
-use crate::compression::MessageEncoding;
 use crate::connection::GrpcConfig;
 use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
 use crate::head::{HeadRefusal, RequestHead, ResponseHead, not_grpc};
 use crate::large_messages::{LargeMessages, ReaderReadiness};
 use crate::metadata::read_metadata;
 use crate::status::{GrpcStatus, code_of_reset};
+use provost_compression::MessageEncoding;
 
 /// What happened on a connection. A call has the number of its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]

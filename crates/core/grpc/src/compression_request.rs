@@ -3,7 +3,7 @@
 
 use provost_wire::metadata;
 
-use crate::compression::MessageEncoding;
+use provost_compression::MessageEncoding;
 
 /// Metadata by which an application asks, as gRPC's own libraries call it. Its value is the name of an encoding.
 pub const COMPRESSION_REQUEST: &str = "grpc-internal-encoding-request";

@@ -13,11 +13,11 @@ use provost_wire::limits::MESSAGE_BYTES_MAX;
 
 use crate::call_counts::{CallCounts, CallOutcome};
 use crate::calls::{CallEnding, CallPhase, CallState, CallTable, EndCause, GrpcEvent, StreamReaction};
-use crate::compression::MessageEncoding;
 use crate::framing::{MessageForm, message_prefix};
 use crate::head::{RequestHead, ResponseHead, UriScheme, write_trailers_only};
 use crate::metadata::{MetadataFault, write_metadata};
 use crate::status::{GrpcStatus, reset_of_code};
+use provost_compression::MessageEncoding;
 
 /// Bytes of a message that is taken, by default: as gRPC's own implementations have it.
 pub const RECEIVED_MESSAGE_BYTES_MAX_DEFAULT: u32 = 4 << 20;

@@ -1,7 +1,7 @@
 //! Messages in a stream of bytes: a flag, a length of four bytes, and the message (PROTOCOL-HTTP2, Requests:
 //! Length-Prefixed-Message).
 
-use crate::compression::{CompressionFault, MessageEncoding};
+use provost_compression::{CompressionFault, MessageEncoding};
 
 /// Bytes before each message.
 pub const PREFIX_BYTES: usize = 5;

@@ -6,12 +6,12 @@ use provost_datapath::{FieldReader, FieldWriter};
 use provost_http2::{EndpointRole, FieldList, Http2Connection, StreamEnd, check_request, check_response};
 
 use crate::calls::GrpcEvent;
-use crate::compression::MessageEncoding;
 use crate::connection::{GrpcConfig, GrpcConnection};
 use crate::framing::{MessageForm, MessageReader, message_prefix};
 use crate::head::{RequestHead, ResponseHead, UriScheme};
 use crate::metadata::read_metadata;
 use crate::status::GrpcStatus;
+use provost_compression::MessageEncoding;
 
 /// Bytes of messages, small enough to be exceeded.
 const MESSAGE_BYTES_MAX: u32 = 4_000;

@@ -4,10 +4,11 @@ use base64::Engine;
 use provost_http2::{FieldList, StreamEnd};
 use provost_wire::Code;
 
-use crate::compression::{EncodingSet, MessageEncoding};
+use crate::encoding_set::EncodingSet;
 use crate::metadata::{BASE64_URL, MetadataFault, read_metadata, write_metadata};
 use crate::status::{GrpcStatus, code_of_http_status};
 use crate::timeout::{read_timeout, write_timeout};
+use provost_compression::MessageEncoding;
 
 const CONTENT_TYPE: &[u8] = b"application/grpc";
 

@@ -49,9 +49,9 @@
 
 mod call_counts;
 mod calls;
-mod compression;
 mod compression_request;
 mod connection;
+mod encoding_set;
 mod framing;
 pub mod fuzzing;
 mod head;
@@ -63,15 +63,16 @@ mod timeout;
 
 pub use call_counts::{CallCounts, CountedCalls};
 pub use calls::{EndCause, GrpcEvent};
-pub use compression::{CompressionFault, EncodingSet, MessageEncoding};
 pub use compression_request::{COMPRESSION_REQUEST, ask_compression, take_compression_request};
 pub use connection::{
     CallFault, GrpcConfig, GrpcConnection, LARGE_MESSAGE_BYTES_MAX_DEFAULT, PARTIAL_BYTES_MAX_DEFAULT,
     RECEIVED_MESSAGE_BYTES_MAX_DEFAULT, ReceivedCalls,
 };
+pub use encoding_set::EncodingSet;
 pub use framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES, message_prefix};
 pub use head::{HeadRefusal, MessageCodec, RequestHead, ResponseHead, UriScheme};
 pub use metadata::{MetadataFault, read_metadata, write_metadata};
+pub use provost_compression::{CompressionFault, MessageEncoding};
 pub use status::{
     GrpcStatus, code_of_http_status, code_of_reset, decode_percent, encode_percent, http_status_of_code,
     reset_of_code,

@@ -11,12 +11,13 @@ use provost_http2::{DataChunk, EndpointRole, FieldIndexing, FieldList, Http2Conn
 
 use crate::call_counts::CallOutcome;
 use crate::calls::{CallPhase, CallState, CallTable, EndCause, GrpcEvent};
-use crate::compression::{EncodingSet, MessageEncoding};
 use crate::connection::{GrpcConfig, GrpcConnection};
+use crate::encoding_set::EncodingSet;
 use crate::framing::{GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
 use crate::head::{MessageCodec, RequestHead, ResponseHead};
 use crate::large_messages::{ReaderReadiness, WaitingMessage};
 use crate::status::GrpcStatus;
+use provost_compression::MessageEncoding;
 
 /// The newest version of the form.
 const STATE_VERSION: u32 = 1;
@@ -242,29 +243,6 @@ impl SavedField for CallPhase {
             2 => Ok(CallPhase::Ended),
             other => Err(fields.damaged(format!("{other} is no phase of a call"))),
         }
-    }
-}
-
-impl SavedField for MessageEncoding {
-    fn save(&self, out: &mut FieldWriter) {
-        out.text(self.name());
-    }
-
-    fn restore(fields: &mut FieldReader<'_>) -> Result<MessageEncoding, RestoreError> {
-        let name = fields.text()?;
-        MessageEncoding::named(name.as_bytes())
-            .ok_or_else(|| fields.damaged(format!("the encoding {name:?} is not known")))
-    }
-}
-
-/// The names of its encodings, as `grpc-accept-encoding` has them.
-impl SavedField for EncodingSet {
-    fn save(&self, out: &mut FieldWriter) {
-        out.text(&self.names());
-    }
-
-    fn restore(fields: &mut FieldReader<'_>) -> Result<EncodingSet, RestoreError> {
-        fields.text().map(|names| EncodingSet::read(names.as_bytes()))
     }
 }
 

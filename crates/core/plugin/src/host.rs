@@ -66,7 +66,9 @@ unsafe extern "C" fn contents(step: *mut c_void, contents: *mut Contents) -> i32
             .map_or(Bytes::EMPTY, |view| Bytes::of(view.bytes())),
         window_at: contents.message.map_or(0, |view| view.window_at()),
         // Of a message that is still protobuf nothing can be read before the step is whole.
-        has_message: u8::from(contents.message.is_some() || contents.protobuf.is_some()),
+        has_message: u8::from(
+            contents.message.is_some() || contents.protobuf.is_some() || contents.is_compressed,
+        ),
         reserved: [0; 3],
     };
     OK

@@ -5,6 +5,7 @@ mod saved;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use provost_compression::MessageEncoding;
 use provost_datapath::{Buffer, Nanos, ReceivedBlock};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -114,6 +115,8 @@ pub(crate) struct PartialStep {
     pub(crate) window_cost: u32,
     pub(crate) metadata_bytes: u32,
     pub(crate) message_bytes: u32,
+    /// How the message is compressed.
+    pub(crate) encoding: MessageEncoding,
     /// Bytes of the body that have come.
     pub(crate) filled: u32,
     /// Bytes of the whole body over all frames.

@@ -4,7 +4,7 @@ mod saved;
 
 use std::collections::VecDeque;
 
-use provost_datapath::{Context, Nanos, Step};
+use provost_datapath::{Body, Context, Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::frame_kind;
@@ -166,6 +166,13 @@ impl Connection {
     }
 
     fn send_in(&mut self, slot: u32, mut step: Step, context: &mut Context<'_>) {
+        if let Body::Encoded(body) = &mut step.body
+            && !self.peer_limits.takes_compressed()
+            && let Err(fault) = body.make_plain(context.buffers)
+        {
+            step.body.discard(context);
+            return self.break_call(slot, fault.code(), &fault.to_string(), context);
+        }
         let body = match OutBody::new(std::mem::take(&mut step.body), step.parts, context) {
             Ok(body) => body,
             Err(reason) => return self.break_call(slot, Code::Internal, reason, context),

@@ -78,6 +78,26 @@ pub struct Limits {
     pub calls_in_flight_max: u32,
 }
 
+impl Limits {
+    /// The same of an end that takes compressed messages as they are. Its window is an odd number, which ends of earlier versions
+    /// read as what it says; theirs are all even.
+    #[must_use]
+    pub const fn taking_compressed(self) -> Limits {
+        Limits {
+            stream_window_bytes: (self.stream_window_bytes - 1) | 1,
+            ..self
+        }
+    }
+
+    /// Whether the end takes compressed messages: of all encodings that this version knows.
+    #[must_use]
+    pub const fn takes_compressed(self) -> bool {
+        self.stream_window_bytes & 1 == 1
+    }
+}
+
+const _: () = assert!(STREAM_WINDOW_BYTES.is_multiple_of(2));
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {

@@ -14,8 +14,10 @@
 mod arrival;
 mod saved;
 
+use provost_compression::MessageEncoding;
 use provost_datapath::{
-    Body, Context, EncodedBody, Nanos, Offsets, ReceiveHeap, ReceivedBody, Step, message_offset,
+    Body, Context, EncodedBody, MessageCompression, Nanos, Offsets, ReceiveHeap, ReceivedBody, Step,
+    message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -316,8 +318,8 @@ impl Connection {
         let call = header.call.get();
         let wrong = |what| Err(ProtocolError::Header { call, what });
         let (parts, message_bytes) = (header.parts, header.message_bytes.get());
-        if header.reserved.get() != 0 {
-            return wrong("the reserved field is not zero");
+        if header.compression.get() != 0 && !self.takes_compression(header) {
+            return wrong("a compression that this end does not take, or without a message");
         }
         if !parts.contains(Parts::BEGIN) && (header.method.get() != 0 || header.timeout_ns.get() != 0) {
             return wrong("a method or timeout without BEGIN");
@@ -353,6 +355,14 @@ impl Connection {
             return wrong("the body's length does not fit the metadata and the message");
         }
         Ok(())
+    }
+
+    /// Whether the message of a step may be compressed as its header says.
+    fn takes_compression(&self, header: &FrameHeader) -> bool {
+        self.limits.takes_compressed()
+            && self.encoding == Encoding::Protobuf
+            && header.parts.contains(Parts::MESSAGE)
+            && MessageEncoding::of_number(header.compression.get()).is_some()
     }
 
     /// Makes a call that the client begins, or refuses it (the call, not the connection).
@@ -526,6 +536,7 @@ impl Connection {
             },
             metadata_bytes,
             message_bytes,
+            encoding: MessageEncoding::of_number(header.compression.get()).unwrap_or_default(),
             filled: 0,
             total,
             into,
@@ -641,7 +652,7 @@ impl Connection {
         let ends = partial.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let tell = partial.parts != Parts::CANCEL || call.announced;
         call.announced = true;
-        let step = into_step(id, partial);
+        let step = into_step(id, partial, self.limits.message_bytes_max);
         if tell {
             self.inbox.push_back(step)
         } else {
@@ -721,10 +732,12 @@ fn check_metadata(
     metadata::check(block).map_err(|error| ProtocolError::Metadata { call, error })
 }
 
-fn into_step(id: u64, partial: PartialStep) -> Step {
+/// A step that has come. What it brings compressed may have so many bytes without that.
+fn into_step(id: u64, partial: PartialStep, plain_bytes_max: u32) -> Step {
     let PartialStep {
         metadata_bytes,
         message_bytes,
+        encoding,
         ..
     } = partial;
     let body = match partial.into {
@@ -740,6 +753,7 @@ fn into_step(id: u64, partial: PartialStep) -> Step {
             buffer,
             metadata_bytes,
             message_bytes,
+            compression: MessageCompression::new(encoding, plain_bytes_max),
         }),
     };
     Step {

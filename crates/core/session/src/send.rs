@@ -12,6 +12,7 @@ mod saved;
 
 use std::collections::VecDeque;
 
+use provost_compression::MessageEncoding;
 use provost_datapath::{Body, Buffer, Context, ForeignBytes, Nanos, Step, message_offset};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -70,6 +71,8 @@ pub(crate) struct OutBody {
     buffer: Buffer,
     metadata_bytes: u32,
     message_bytes: u32,
+    /// How the message is compressed.
+    encoding: MessageEncoding,
     token: u64,
 }
 
@@ -82,9 +85,11 @@ impl OutBody {
                 buffer: gathered.buffer,
                 metadata_bytes: gathered.metadata_bytes,
                 message_bytes: gathered.message_bytes,
+                encoding: MessageEncoding::Identity,
                 token: gathered.token,
             },
             Body::Encoded(encoded) => OutBody {
+                encoding: encoded.encoding(),
                 buffer: encoded.buffer,
                 metadata_bytes: encoded.metadata_bytes,
                 message_bytes: encoded.message_bytes,
@@ -809,6 +814,7 @@ fn first_frame(step: &OutStep, wire: u64, now: Nanos) -> (FrameHeader, usize) {
         call: wire.into(),
         metadata_bytes: step.body.metadata_bytes.into(),
         message_bytes: step.body.message_bytes.into(),
+        compression: step.body.encoding.number().into(),
         status_or_window: if step.parts.contains(Parts::STATUS) {
             step.status_or_window
         } else {

@@ -52,11 +52,7 @@ fn body(entries: &[(&str, &[u8])], message: &[u8]) -> Body {
         bytes,
         ..provost_datapath::Buffer::default()
     };
-    Body::Encoded(EncodedBody {
-        buffer,
-        metadata_bytes,
-        message_bytes: message.len() as u32,
-    })
+    Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, message.len() as u32))
 }
 
 #[test]

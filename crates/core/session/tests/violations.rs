@@ -55,7 +55,10 @@ fn error(frames: &[Frame]) -> ProtocolError {
 fn headers_that_contradict_themselves() {
     let good = || step(1, REQUEST, b"12345678");
     let wrong: [(&str, Frame); 12] = [
-        ("reserved", with(good(), |header| header.reserved = 1.into())),
+        (
+            "compression",
+            with(good(), |header| header.compression = 1.into()),
+        ),
         (
             "status or window",
             with(good(), |header| header.status_or_window = 1.into()),

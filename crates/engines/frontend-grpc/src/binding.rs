@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use provost_datapath::Nanos;
+use provost_datapath::{CompressedMessages, Nanos};
 use provost_marshal::Tables;
 use provost_schema::{MessageId, Service};
 use provost_wire::Code;
@@ -27,6 +27,8 @@ pub struct ServiceBinding {
     pub methods_known: KnownMethods,
     /// Largest message that the connection takes, in bytes.
     pub message_bytes_max: u32,
+    /// What becomes of messages that are compressed, of the client and for it.
+    pub compressed: CompressedMessages,
 }
 
 /// Which methods of a service are known.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Buffer, BufferPool, EncodedBody, Offsets, PrivateBytes, ReceiveHeap, ReceivedBody,
-    UNCOUNTED_BYTES_MAX, message_offset,
+    Body, Buffer, BufferPool, EncodedBody, MessageCompression, Offsets, PrivateBytes, ReceiveHeap,
+    ReceivedBody, UNCOUNTED_BYTES_MAX, message_offset,
 };
 use provost_grpc::GrpcStatus;
 use provost_schema::MessageId;
@@ -19,38 +19,60 @@ use crate::calls::ReplyMessage;
 /// client's share counts little more than what waits for it.
 const SPARE_BYTES_MAX: usize = 512;
 
-/// Metadata and a message of the client, as it sent it. Nothing of it is read here.
+/// A message of the client, as it goes on.
+pub(crate) struct RequestMessage {
+    pub(crate) bytes: Vec<u8>,
+    /// How it is compressed.
+    pub(crate) compression: Option<Box<MessageCompression>>,
+}
+
+impl RequestMessage {
+    /// One that is not compressed.
+    pub(crate) fn plain(bytes: Vec<u8>) -> RequestMessage {
+        let compression = None;
+        RequestMessage { bytes, compression }
+    }
+}
+
+/// Metadata and a message of the client. Nothing of it is read here.
 pub(crate) fn protobuf_body(
     metadata: &[u8],
-    message: Option<Vec<u8>>,
+    message: Option<RequestMessage>,
     share: &Arc<PrivateBytes>,
     buffers: &mut BufferPool,
 ) -> Body {
     let mut body = match message {
         None if metadata.is_empty() => return Body::Empty,
-        Some(bytes) if metadata.is_empty() => EncodedBody {
+        None => EncodedBody::of(metadata, &[], buffers.take()),
+        Some(RequestMessage { bytes, compression }) if metadata.is_empty() => EncodedBody {
             metadata_bytes: 0,
             message_bytes: bytes.len() as u32,
             buffer: Buffer {
                 bytes,
                 ..Buffer::default()
             },
+            compression,
         },
-        message => EncodedBody::of(metadata, message.as_deref().unwrap_or_default(), buffers.take()),
+        Some(RequestMessage { bytes, compression }) => EncodedBody {
+            compression,
+            ..EncodedBody::of(metadata, &bytes, buffers.take())
+        },
     };
     let held = body.buffer.bytes.capacity() as u64;
-    if held > UNCOUNTED_BYTES_MAX {
+    // What somebody decompresses counts where the message does.
+    if held > UNCOUNTED_BYTES_MAX || body.compression.is_some() {
         body.buffer.charge = Some(share.charge(held));
     }
     Body::Encoded(body)
 }
 
-/// The message of a body in protobuf, for the client.
+/// The message of a body, for the client.
 pub(crate) fn message_of(body: EncodedBody) -> ReplyMessage {
     let EncodedBody {
         buffer,
         metadata_bytes,
         message_bytes,
+        compression,
     } = body;
     let from = message_offset(metadata_bytes);
     let to = from + message_bytes as usize;
@@ -58,9 +80,16 @@ pub(crate) fn message_of(body: EncodedBody) -> ReplyMessage {
     // The first engine has seen that the lengths add up.
     bytes.truncate(to);
     if bytes.capacity().saturating_sub(message_bytes as usize) > SPARE_BYTES_MAX {
-        return ReplyMessage::of(bytes.get(from..to).unwrap_or_default().to_vec());
+        return ReplyMessage {
+            compression,
+            ..ReplyMessage::of(bytes.get(from..to).unwrap_or_default().to_vec())
+        };
     }
-    ReplyMessage { bytes, from }
+    ReplyMessage {
+        bytes,
+        from,
+        compression,
+    }
 }
 
 /// The protobuf form of a native message that came for the client.

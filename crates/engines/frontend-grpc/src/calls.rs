@@ -7,8 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use provost_datapath::{ATTACHMENT_PRIVATE_BYTES_MAX, Nanos, PrivateBytes, PrivateCharge};
-use provost_grpc::{EncodingSet, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm};
+use provost_datapath::{
+    ATTACHMENT_PRIVATE_BYTES_MAX, CompressedMessages, MessageCompression, Nanos, PrivateBytes, PrivateCharge,
+};
+use provost_grpc::{CompressionFault, EncodingSet, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
@@ -61,8 +63,19 @@ const COMPRESSED_BYTES_MIN: usize = 512;
 pub(crate) struct ReplyCompression {
     /// What the head of the response names.
     pub(crate) encoding: MessageEncoding,
-    /// Whether the server asked for it: then every message is compressed.
-    is_asked: bool,
+    pub(crate) messages: CompressedReplies,
+}
+
+/// Which replies of a call are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CompressedReplies {
+    /// Those that gain by it, as the listener's configuration has it.
+    #[default]
+    Long,
+    /// All of them: the app that serves asks for it.
+    All,
+    /// Those that the server has compressed.
+    AsTheyCame,
 }
 
 impl ReplyCompression {
@@ -71,29 +84,46 @@ impl ReplyCompression {
         asked: Option<MessageEncoding>,
         configured: MessageEncoding,
         accepted: EncodingSet,
+        passing: CompressedMessages,
     ) -> ReplyCompression {
         let encoding = asked.unwrap_or(configured);
         if !accepted.contains(encoding) {
             return ReplyCompression::default();
         }
-        ReplyCompression {
-            encoding,
-            is_asked: asked.is_some(),
-        }
+        let messages = match (asked, passing) {
+            (None, _) => CompressedReplies::Long,
+            (Some(_), CompressedMessages::Decompressed) => CompressedReplies::All,
+            (Some(_), CompressedMessages::Passed) => CompressedReplies::AsTheyCame,
+        };
+        ReplyCompression { encoding, messages }
     }
 
     /// A message as it is sent.
-    pub(crate) fn apply(self, message: ReplyMessage) -> (MessageForm, ReplyMessage) {
+    ///
+    /// # Errors
+    /// It came in an encoding that the client does not take, and is not what that makes of a message, or too large.
+    pub(crate) fn apply(
+        self,
+        message: ReplyMessage,
+    ) -> Result<(MessageForm, ReplyMessage), CompressionFault> {
+        if message.is_compressed_by(self.encoding) {
+            return Ok((MessageForm::Compressed, message));
+        }
+        let message = message.into_plain()?;
         let bytes = message.bytes();
-        let is_short = bytes.len() < COMPRESSED_BYTES_MIN;
-        if self.encoding == MessageEncoding::Identity || (is_short && !self.is_asked) {
-            return (MessageForm::Plain, message);
+        let is_left = match self.messages {
+            CompressedReplies::Long => bytes.len() < COMPRESSED_BYTES_MIN,
+            CompressedReplies::All => false,
+            CompressedReplies::AsTheyCame => true,
+        };
+        if self.encoding == MessageEncoding::Identity || is_left {
+            return Ok((MessageForm::Plain, message));
         }
         let compressed = self.encoding.compress(bytes);
-        if compressed.len() >= bytes.len() && !self.is_asked {
-            return (MessageForm::Plain, message);
+        if compressed.len() >= bytes.len() && self.messages == CompressedReplies::Long {
+            return Ok((MessageForm::Plain, message));
         }
-        (MessageForm::Compressed, ReplyMessage::of(compressed))
+        Ok((MessageForm::Compressed, ReplyMessage::of(compressed)))
     }
 }
 
@@ -166,6 +196,8 @@ pub(crate) enum ReplyBytes {
 pub(crate) struct ReplyMessage {
     pub(crate) bytes: Vec<u8>,
     pub(crate) from: usize,
+    /// How it is compressed, if it passes as it came.
+    pub(crate) compression: Option<Box<MessageCompression>>,
 }
 
 #[derive(Debug)]
@@ -177,7 +209,26 @@ pub(crate) struct CountedReply {
 impl ReplyMessage {
     /// One that is alone in its memory.
     pub(crate) fn of(bytes: Vec<u8>) -> ReplyMessage {
-        ReplyMessage { bytes, from: 0 }
+        ReplyMessage {
+            bytes,
+            from: 0,
+            compression: None,
+        }
+    }
+
+    fn is_compressed_by(&self, encoding: MessageEncoding) -> bool {
+        let compression = self.compression.as_ref();
+        compression.is_some_and(|compression| compression.encoding == encoding)
+    }
+
+    fn into_plain(self) -> Result<ReplyMessage, CompressionFault> {
+        let Some(compression) = &self.compression else {
+            return Ok(self);
+        };
+        let plain = compression
+            .encoding
+            .decompress(self.bytes(), compression.plain_bytes_max)?;
+        Ok(ReplyMessage::of(plain))
     }
 
     fn bytes(&self) -> &[u8] {

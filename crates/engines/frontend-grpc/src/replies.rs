@@ -110,7 +110,8 @@ impl GrpcPort {
             let mut metadata = without_reserved(of_head);
             let asked = take_compression_request(&mut metadata);
             let (configured, accepts) = (self.compression, call.accepts);
-            let choose = || ReplyCompression::choose(asked, configured, accepts);
+            let passing = target.binding.service.compressed;
+            let choose = || ReplyCompression::choose(asked, configured, accepts, passing);
             call.reply_compression.get_or_insert_with(choose);
             call.replies.push_back(PortReply::Head { metadata });
         }
@@ -170,8 +171,10 @@ impl GrpcPort {
             return Ok(());
         };
         let accepts = call.accepts;
-        let choose = || ReplyCompression::choose(None, configured, accepts);
-        let (form, message) = call.reply_compression.get_or_insert_with(choose).apply(message);
+        let passing = target.binding.service.compressed;
+        let choose = || ReplyCompression::choose(None, configured, accepts, passing);
+        let compressed = call.reply_compression.get_or_insert_with(choose).apply(message);
+        let (form, message) = compressed.map_err(|fault| GrpcStatus::new(fault.code(), fault.to_string()))?;
         let reply = PortReply::Message {
             form,
             bytes: ReplyBytes::counted_in(&self.share, message),

@@ -1,6 +1,6 @@
 //! From the client into datapaths.
 
-use provost_datapath::{Body, BufferPool, Step};
+use provost_datapath::{Body, BufferPool, CompressedMessages, MessageCompression, Step};
 use provost_grpc::{
     EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, MessageEncoding, MessageForm, RequestHead,
     ask_compression, take_compression_request,
@@ -11,7 +11,7 @@ use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::metadata::without_reserved;
 
 use crate::binding::{ServiceLookup, ServiceRefusal, WantedService};
-use crate::bodies::protobuf_body;
+use crate::bodies::{RequestMessage, protobuf_body};
 use crate::calls::{CallPhase, CallTarget, PortCall};
 use crate::node_services::{NodeCall, NodeEvent};
 use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
@@ -303,7 +303,7 @@ impl GrpcPort {
         } else {
             None
         };
-        let plain = match message {
+        let message = match message {
             None => None,
             Some(message) => {
                 step.parts = step.parts | Parts::MESSAGE;
@@ -313,11 +313,16 @@ impl GrpcPort {
                 let bytes_max = self
                     .message_bytes_max
                     .min(target.binding.service.message_bytes_max);
-                Some(plain(message, call, bytes_max)?)
+                Some(match target.binding.service.compressed {
+                    CompressedMessages::Passed => as_it_came(message, call, bytes_max)?,
+                    CompressedMessages::Decompressed => {
+                        RequestMessage::plain(plain(message, call, bytes_max)?)
+                    }
+                })
             }
         };
-        let has_message = plain.is_some();
-        step.body = protobuf_body(&metadata, plain, &self.share, buffers);
+        let has_message = message.is_some();
+        step.body = protobuf_body(&metadata, message, &self.share, buffers);
         if call.incoming.is_empty() && call.is_half_closed && !call.has_ended_requests {
             call.has_ended_requests = true;
             step.parts = step.parts | Parts::END;
@@ -348,13 +353,31 @@ fn check_single(call: &PortCall) -> Result<(), GrpcStatus> {
     }
 }
 
+/// A message in the form in which its client sent it.
+fn as_it_came(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<RequestMessage, GrpcStatus> {
+    check_length(&message, bytes_max)?;
+    let encoding = match message.form {
+        MessageForm::Plain => MessageEncoding::Identity,
+        MessageForm::Compressed => call.encoding,
+    };
+    Ok(RequestMessage {
+        bytes: message.bytes,
+        compression: MessageCompression::new(encoding, bytes_max),
+    })
+}
+
+fn check_length(message: &GrpcMessage, bytes_max: u32) -> Result<(), GrpcStatus> {
+    let bytes = message.bytes.len();
+    if bytes <= bytes_max as usize {
+        return Ok(());
+    }
+    let reason = format!("a message of {bytes} bytes is over the limit of {bytes_max}");
+    Err(GrpcStatus::new(Code::ResourceExhausted, reason))
+}
+
 /// A message as it was before its client compressed it.
 pub(crate) fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<Vec<u8>, GrpcStatus> {
-    let bytes = message.bytes.len();
-    if bytes > bytes_max as usize {
-        let reason = format!("a message of {bytes} bytes is over the limit of {bytes_max}");
-        return Err(GrpcStatus::new(Code::ResourceExhausted, reason));
-    }
+    check_length(&message, bytes_max)?;
     message
         .into_plain(call.encoding, bytes_max)
         .map_err(|fault| GrpcStatus::new(fault.code(), fault.to_string()))

@@ -4,7 +4,6 @@
 //! What the client is told by its connection depends on nothing else, so it notices nothing. Bodies are in the state in the form
 //! that clients have, and in that of their engines in the blocks.
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -16,7 +15,9 @@ use provost_http2::EndpointRole;
 use provost_wire::Code;
 
 use crate::binding::{BindingUse, NumberedBinding, SERVICES_MAX, ServiceBinding};
-use crate::calls::{CallPhase, CallTarget, PortCall, PortReply, ReplyBytes, ReplyMessage};
+use crate::calls::{
+    CallPhase, CallTarget, CompressedReplies, PortCall, PortReply, ReplyBytes, ReplyCompression, ReplyMessage,
+};
 use crate::heap::{PrivateHeap, SavedBlock};
 use crate::node_services::{NodeCall, NodeCallPhase, NodeEvent, NodeQuestion};
 use crate::port::{GrpcPort, GrpcPortParts, GrpcRequest, PortLife};
@@ -339,10 +340,7 @@ fn save_call(call: &PortCall, bindings: &[BindingUse<'_>], out: &mut FieldWriter
     out.flag(call.has_ended_requests);
     out.i64(call.send_window);
     out.u32(call.window_due);
-    out.count(call.replies.len());
-    let encoding = call.reply_compression.unwrap_or_default().encoding;
-    let replies = call.replies.iter();
-    replies.for_each(|reply| save_reply(reply, encoding, out));
+    save_replies(call, out);
     out.flag(call.is_over_behind);
 }
 
@@ -368,10 +366,9 @@ fn restore_call(
     call.has_ended_requests = fields.flag()?;
     call.send_window = fields.i64()?;
     call.window_due = fields.u32()?;
-    let replies = fields.count(ITEMS_MAX)?;
-    call.replies = (0..replies)
-        .map(|_| restore_reply(fields, share))
-        .collect::<Result<VecDeque<_>, _>>()?;
+    for _ in 0..fields.count(ITEMS_MAX)? {
+        restore_reply(fields, share, &mut call)?;
+    }
     call.is_over_behind = fields.flag()?;
     let binding = restore_target(fields, &mut call, target, bindings)?;
     Ok(RestoredCall { call, node, binding })
@@ -418,10 +415,27 @@ mod reply {
     pub(super) const HEAD: u8 = 0;
     pub(super) const MESSAGE: u8 = 1;
     pub(super) const END: u8 = 2;
+    /// How messages are compressed that follow as they came, and those that come later. Earlier programs do not know it.
+    pub(super) const PASSING: u8 = 3;
+    /// A message as it came, compressed.
+    pub(super) const COMPRESSED: u8 = 4;
 }
 
-/// Saves a reply as it was before it was compressed by this encoding: a successor sends what is left of the call plain.
-fn save_reply(saved: &PortReply, encoding: MessageEncoding, out: &mut FieldWriter) {
+fn save_replies(call: &PortCall, out: &mut FieldWriter) {
+    let compression = call.reply_compression.unwrap_or_default();
+    let passes = compression.messages == CompressedReplies::AsTheyCame;
+    out.count(call.replies.len() + usize::from(passes));
+    if passes {
+        out.u8(reply::PASSING);
+        compression.encoding.save(out);
+    }
+    let replies = call.replies.iter();
+    replies.for_each(|reply| save_reply(reply, compression, out));
+}
+
+/// Saves a reply: as it came, or as it was before this end compressed it. A successor sends what is left of the call plain, but for
+/// what passes.
+fn save_reply(saved: &PortReply, compression: ReplyCompression, out: &mut FieldWriter) {
     use provost_http2::DataChunk;
     match saved {
         PortReply::Head { metadata } => {
@@ -433,12 +447,19 @@ fn save_reply(saved: &PortReply, encoding: MessageEncoding, out: &mut FieldWrite
             bytes,
             window_bytes,
         } => {
-            out.u8(reply::MESSAGE);
-            match form {
-                MessageForm::Plain => out.run(bytes.bytes()),
+            match (form, compression.messages) {
+                (MessageForm::Compressed, CompressedReplies::AsTheyCame) => {
+                    out.u8(reply::COMPRESSED);
+                    out.run(bytes.bytes());
+                }
+                (MessageForm::Plain, _) => {
+                    out.u8(reply::MESSAGE);
+                    out.run(bytes.bytes());
+                }
                 // This end has compressed it itself, so nothing is wrong with it.
-                MessageForm::Compressed => {
-                    let plain = encoding.decompress(bytes.bytes(), u32::MAX);
+                (MessageForm::Compressed, CompressedReplies::Long | CompressedReplies::All) => {
+                    out.u8(reply::MESSAGE);
+                    let plain = compression.encoding.decompress(bytes.bytes(), u32::MAX);
                     out.run(&plain.unwrap_or_default());
                 }
             }
@@ -455,13 +476,29 @@ fn save_reply(saved: &PortReply, encoding: MessageEncoding, out: &mut FieldWrite
 fn restore_reply(
     fields: &mut FieldReader<'_>,
     share: &Arc<provost_datapath::PrivateBytes>,
-) -> Result<PortReply, RestoreError> {
-    Ok(match fields.u8()? {
+    call: &mut PortCall,
+) -> Result<(), RestoreError> {
+    let kind = fields.u8()?;
+    let restored = match kind {
+        reply::PASSING => {
+            call.reply_compression = Some(ReplyCompression {
+                encoding: MessageEncoding::restore(fields)?,
+                messages: CompressedReplies::AsTheyCame,
+            });
+            return Ok(());
+        }
         reply::HEAD => PortReply::Head {
             metadata: fields.run()?.to_vec(),
         },
-        reply::MESSAGE => PortReply::Message {
-            form: MessageForm::Plain,
+        reply::COMPRESSED if call.reply_compression.is_none() => {
+            return Err(fields.damaged("a compressed reply, and nothing says how"));
+        }
+        reply::MESSAGE | reply::COMPRESSED => PortReply::Message {
+            form: if kind == reply::COMPRESSED {
+                MessageForm::Compressed
+            } else {
+                MessageForm::Plain
+            },
             bytes: ReplyBytes::counted_in(share, ReplyMessage::of(fields.run()?.to_vec())),
             window_bytes: fields.u32()?,
         },
@@ -470,7 +507,9 @@ fn restore_reply(
             metadata: fields.run()?.to_vec(),
         },
         other => return Err(fields.damaged(format!("{other} is no reply"))),
-    })
+    };
+    call.replies.push_back(restored);
+    Ok(())
 }
 
 impl SavedField for CallPhase {

@@ -665,11 +665,7 @@ fn refusal(call: u64, failure: &CallFailure, context: &mut Context<'_>) -> Step 
     let mut buffer = context.buffers.take();
     let mut step = Step::cancel(call, failure.code);
     if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, failure.reason.as_bytes()).is_ok() {
-        step.body = Body::Encoded(EncodedBody {
-            metadata_bytes: buffer.bytes.len() as u32,
-            message_bytes: 0,
-            buffer,
-        });
+        step.body = Body::Encoded(EncodedBody::of_metadata(buffer));
     } else {
         context.buffers.give(buffer);
     }
@@ -694,7 +690,7 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
             }
         }
         Body::Encoded(body) if form == BodyForm::Protobuf => {
-            if body.protobuf().is_some() && metadata::check(body.metadata()).is_ok() {
+            if body.message().is_some() && metadata::check(body.metadata()).is_ok() {
                 return Ok(Body::Encoded(body));
             }
             context.buffers.give(body.buffer);

@@ -564,11 +564,11 @@ fn random_peer_step(random: &mut Random, bench: &mut Bench) -> Step {
             buffer
                 .bytes
                 .resize(metadata_bytes as usize, random.below(256) as u8);
-            Body::Encoded(EncodedBody {
+            Body::Encoded(EncodedBody::plain(
                 buffer,
                 metadata_bytes,
-                message_bytes: random.below(2) as u32 * 8,
-            })
+                random.below(2) as u32 * 8,
+            ))
         }
         _ => {
             let mut metadata = Vec::new();

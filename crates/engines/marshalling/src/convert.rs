@@ -1,5 +1,6 @@
 //! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
 
+use provost_compression::CompressionFault;
 use provost_datapath::{
     Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, ReceivedBody, UNCOUNTED_BYTES_MAX,
     message_offset,
@@ -20,6 +21,8 @@ pub(crate) enum ConversionFailure {
     Inbound(#[from] MessageError),
     #[error("the peer's message is malformed: {0}")]
     Protobuf(#[from] DecodeError),
+    #[error(transparent)]
+    Compressed(#[from] CompressionFault),
     #[error("the peer's {0}")]
     Metadata(#[from] MetadataError),
     #[error("the request's message is malformed: {0}")]
@@ -44,6 +47,7 @@ impl ConversionFailure {
             | ConversionFailure::Request(DecodeError::TooLong { .. })
             | ConversionFailure::Response(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
             ConversionFailure::NoMethod(_) => Code::Unimplemented,
+            ConversionFailure::Compressed(fault) => fault.code(),
             _ => Code::Internal,
         }
     }
@@ -95,11 +99,11 @@ impl ConversionTables<'_> {
             return Err(failure);
         }
         let message_bytes = (out.bytes.len() - offset) as u32;
-        Ok(Body::Encoded(EncodedBody {
-            buffer: out,
+        Ok(Body::Encoded(EncodedBody::plain(
+            out,
             metadata_bytes,
             message_bytes,
-        }))
+        )))
     }
 
     /// Checks a native message where it was received, and relocates it to its place in the app's window.
@@ -151,6 +155,7 @@ impl ConversionTables<'_> {
         scratch: &mut Scratch,
         context: &mut Context<'_>,
     ) -> Result<Body, ConversionFailure> {
+        let body = plain(body, context)?;
         let mut native = context.buffers.take();
         let decoded = self.decode(&body, &mut native, scratch);
         context.buffers.give(body.buffer);
@@ -169,6 +174,7 @@ impl ConversionTables<'_> {
         scratch: &mut Scratch,
         context: &mut Context<'_>,
     ) -> Result<Body, ConversionFailure> {
+        let body = plain(body, context)?;
         let mut native = context.buffers.take();
         let decoded = self.decode(&body, &mut native, scratch);
         context.buffers.give(body.buffer);
@@ -248,6 +254,17 @@ impl ConversionTables<'_> {
     }
 }
 
+/// A message that is to be decoded, without compression.
+fn plain(mut body: EncodedBody, context: &mut Context<'_>) -> Result<EncodedBody, ConversionFailure> {
+    match body.make_plain(context.buffers) {
+        Ok(()) => Ok(body),
+        Err(fault) => {
+            context.buffers.give(body.buffer);
+            Err(fault.into())
+        }
+    }
+}
+
 /// Moves what was received into a private buffer, for messages that were read to the heap in an encoded form.
 pub(crate) fn to_private(body: ReceivedBody, context: &mut Context<'_>) -> EncodedBody {
     let mut buffer = context.buffers.take();
@@ -257,11 +274,7 @@ pub(crate) fn to_private(body: ReceivedBody, context: &mut Context<'_>) -> Encod
         .bytes
         .extend_from_slice(block.get(..length).unwrap_or(block));
     context.receive.free(body.block);
-    EncodedBody {
-        buffer,
-        metadata_bytes: body.metadata_bytes,
-        message_bytes: body.message_bytes,
-    }
+    EncodedBody::plain(buffer, body.metadata_bytes, body.message_bytes)
 }
 
 /// Gives back whatever memory a body holds.

@@ -309,15 +309,16 @@ impl ConversionTables<'_> {
         };
         match self.binding.form {
             BodyForm::Native => self.decoded(body, scratch, context),
-            BodyForm::Protobuf if body.protobuf().is_some() => Ok(Body::Encoded(self.counted(body))),
+            BodyForm::Protobuf if body.message().is_some() => Ok(Body::Encoded(self.counted(body))),
             BodyForm::Protobuf => Err(wrong_form(Body::Encoded(body), context)),
         }
     }
 
-    /// A body that counts in the share, unless it is small.
+    /// A body that counts in the share, unless it is small and stays so.
     fn counted(&self, mut body: EncodedBody) -> EncodedBody {
         let held = body.buffer.bytes.capacity() as u64;
-        if held > UNCOUNTED_BYTES_MAX && body.buffer.charge.is_none() {
+        let may_grow = body.compression.is_some();
+        if (held > UNCOUNTED_BYTES_MAX || may_grow) && body.buffer.charge.is_none() {
             body.buffer.charge = Some(self.binding.share.charge(held));
         }
         body
@@ -326,11 +327,7 @@ impl ConversionTables<'_> {
 
 /// A body whose message has no bytes.
 fn empty(context: &mut Context<'_>) -> EncodedBody {
-    EncodedBody {
-        buffer: context.buffers.take(),
-        metadata_bytes: 0,
-        message_bytes: 0,
-    }
+    EncodedBody::plain(context.buffers.take(), 0, 0)
 }
 
 fn wrong_form(body: Body, context: &mut Context<'_>) -> ConversionFailure {
@@ -389,11 +386,7 @@ fn cancel(refused: &RefusedStep, code: Code, context: &mut Context<'_>) -> Step 
     buffer
         .bytes
         .resize(buffer.bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
-    step.body = Body::Encoded(EncodedBody {
-        buffer,
-        metadata_bytes,
-        message_bytes: 0,
-    });
+    step.body = Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0));
     step
 }
 

@@ -440,14 +440,14 @@ fn malformed_and_empty_protobuf_are_told_apart() {
         panic!("it passes")
     };
     assert_eq!(body.message_bytes, 8);
-    let body = EncodedBody {
-        buffer: Buffer {
+    let body = EncodedBody::plain(
+        Buffer {
             bytes: vec![0x0a, 9],
             ..Buffer::default()
         },
-        metadata_bytes: 0,
-        message_bytes: 2,
-    };
+        0,
+        2,
+    );
     rig.rx(Step {
         body: Body::Encoded(body),
         ..Step::new(1, Parts::MESSAGE)

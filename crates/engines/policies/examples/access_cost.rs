@@ -105,6 +105,7 @@ fn expressions(service: &Service) -> Result<(), Box<dyn std::error::Error>> {
             &rest[metadata.len().next_multiple_of(8) - metadata.len()..],
         )),
         protobuf: None,
+        is_compressed: false,
         unix_s: 0,
     };
     let mut context = Context::default();

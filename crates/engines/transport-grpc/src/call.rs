@@ -17,7 +17,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 
-use crate::chunk::FormedChunk;
+use crate::chunk::{FormedChunk, PlainMessages};
 
 /// What an arrival costs beside its bytes while it is held: its own place, and its buffer's.
 const ARRIVAL_COST_BYTES: usize = 64;
@@ -112,6 +112,8 @@ pub(crate) struct GrpcCall {
     pub(crate) window_due: u32,
     /// How messages of this end are compressed.
     pub(crate) sent_encoding: MessageEncoding,
+    /// What becomes of those that the app has not compressed.
+    pub(crate) plain_ones: PlainMessages,
     /// How the server compresses.
     pub(crate) encoding: MessageEncoding,
     /// The metadata of the response's head, which the app is told once it is known whether the single response is compressed.
@@ -145,6 +147,7 @@ impl GrpcCall {
             was_retried: false,
             window_due: 0,
             sent_encoding: MessageEncoding::Identity,
+            plain_ones: PlainMessages::Compressed,
             encoding: MessageEncoding::Identity,
             untold_head: None,
             arrivals: VecDeque::new(),

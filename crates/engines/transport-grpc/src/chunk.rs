@@ -3,13 +3,43 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    EncodedBody, FieldReader, FieldWriter, PrivateCharge, RestoreError, SavedField, message_offset,
+    BufferPool, EncodedBody, FieldReader, FieldWriter, PrivateBytes, PrivateCharge, RestoreError, SavedField,
+    message_offset,
 };
-use provost_grpc::{MessageEncoding, MessageForm};
+use provost_grpc::{CompressionFault, MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
+use provost_wire::Code;
 
 /// What a message costs beside its buffer while it is kept: its own places, and those that point to it.
 const KEPT_MESSAGE_COST_BYTES: usize = 128;
+
+/// What becomes of messages of a call that are not compressed, where the call has an encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainMessages {
+    Compressed,
+    /// Who sent them has an encoding, and did not use it for them.
+    StayPlain,
+}
+
+/// Why a message cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnsentMessage {
+    #[error("the lengths of a step do not add up")]
+    Lengths,
+    /// It came in an encoding that the server does not take.
+    #[error(transparent)]
+    Compressed(#[from] CompressionFault),
+}
+
+impl UnsentMessage {
+    /// The status of its call.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            UnsentMessage::Lengths => Code::Internal,
+            UnsentMessage::Compressed(fault) => fault.code(),
+        }
+    }
+}
 
 /// A message as it is sent.
 #[derive(Clone, Debug)]
@@ -23,6 +53,29 @@ impl FormedChunk {
     pub(crate) fn plain(chunk: MessageChunk) -> FormedChunk {
         let form = MessageForm::Plain;
         FormedChunk { form, chunk }
+    }
+
+    /// The message of a body, as it is sent in a call of this encoding.
+    pub(crate) fn of_body(
+        mut body: EncodedBody,
+        encoding: MessageEncoding,
+        plain_ones: PlainMessages,
+        buffers: &mut BufferPool,
+    ) -> Result<FormedChunk, UnsentMessage> {
+        let passes = body.compression.is_some() && body.encoding() == encoding;
+        if !passes && let Err(fault) = body.make_plain(buffers) {
+            buffers.give(body.buffer);
+            return Err(fault.into());
+        }
+        let chunk = MessageChunk::of_body(body).ok_or(UnsentMessage::Lengths)?;
+        if passes {
+            let form = MessageForm::Compressed;
+            return Ok(FormedChunk { form, chunk });
+        }
+        Ok(match plain_ones {
+            PlainMessages::StayPlain => FormedChunk::plain(chunk),
+            PlainMessages::Compressed => FormedChunk::compressed(chunk, encoding),
+        })
     }
 
     /// A message as its call's encoding makes it. What it counted in a share it goes on to count.
@@ -86,6 +139,7 @@ impl MessageChunk {
             buffer,
             metadata_bytes,
             message_bytes,
+            compression: _,
         } = body;
         let from = message_offset(metadata_bytes);
         let mut bytes = buffer.bytes;
@@ -101,6 +155,23 @@ impl MessageChunk {
         })))
     }
 
+    /// The bytes of a message that another process has sent in part, or not at all, which count in a share.
+    pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> MessageChunk {
+        let charge = Some(share.charge(bytes.capacity() as u64));
+        let from = 0;
+        MessageChunk::Whole(Arc::new(MessageBytes { bytes, from, charge }))
+    }
+
+    /// Has a message count in a share that counts nowhere.
+    pub(crate) fn count_in(&mut self, share: &Arc<PrivateBytes>) {
+        if let MessageChunk::Whole(message) = self
+            && let Some(message) = Arc::get_mut(message)
+        {
+            let bytes = message.bytes.capacity() as u64;
+            message.charge.get_or_insert_with(|| share.charge(bytes));
+        }
+    }
+
     /// Bytes that it takes while it is kept.
     pub(crate) fn kept_cost(&self) -> usize {
         let bytes = match self {
@@ -108,11 +179,6 @@ impl MessageChunk {
             MessageChunk::Few(_) => 0,
         };
         bytes + KEPT_MESSAGE_COST_BYTES
-    }
-
-    /// A message of no bytes.
-    pub(crate) fn empty() -> MessageChunk {
-        MessageChunk::Few(FewBytes::default())
     }
 }
 

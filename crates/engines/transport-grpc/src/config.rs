@@ -1,6 +1,7 @@
 //! How the engine behaves, and the bounds of what it keeps.
 
-use provost_datapath::Nanos;
+use crate::chunk::PlainMessages;
+use provost_datapath::{CompressedMessages, Nanos};
 use provost_grpc::{GrpcConfig, MessageEncoding};
 use provost_http2::floods::{FloodLimit, FloodLimits};
 use provost_http2::{Http2Config, KeepalivePolicy};
@@ -66,6 +67,8 @@ pub struct GrpcTransportConfig {
     pub message_bytes_max: u32,
     /// How messages are compressed of which the app says nothing.
     pub compression: MessageEncoding,
+    /// What becomes of messages that are compressed, of the app and for it.
+    pub compressed: CompressedMessages,
 }
 
 impl Default for GrpcTransportConfig {
@@ -76,6 +79,7 @@ impl Default for GrpcTransportConfig {
             calls_max: CALLS_IN_FLIGHT_MAX as u32,
             message_bytes_max: MESSAGE_BYTES_MAX,
             compression: MessageEncoding::Identity,
+            compressed: CompressedMessages::Decompressed,
         }
     }
 }
@@ -100,6 +104,14 @@ impl GrpcTransportConfig {
             large_message_bytes_max: LARGE_MESSAGE_BYTES,
             partial_bytes_max: PARTIAL_BYTES_MAX,
             ..GrpcConfig::default()
+        }
+    }
+
+    /// What becomes of messages that are not compressed of a call whose caller has said how it compresses.
+    pub(crate) fn plain_ones(&self) -> PlainMessages {
+        match self.compressed {
+            CompressedMessages::Passed => PlainMessages::StayPlain,
+            CompressedMessages::Decompressed => PlainMessages::Compressed,
         }
     }
 

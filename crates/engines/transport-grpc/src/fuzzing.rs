@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use provost_datapath::{
     BlockContent, Body, BufferPool, ConnectionSignals, Context, EncodedBody, Engine, FieldReader, FlowHints,
-    ForeignBytes, HeapFull, NotSaved, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, RestoreError,
-    Restorer, SavedState, Saver, SocketHint, Step,
+    ForeignBytes, HeapFull, NotSaved, Ports, PrivateBytes, Progress, Queue, ReceiveHeap, ReceivedBlock,
+    RestoreError, Restorer, SavedState, Saver, SocketHint, Step,
 };
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, ResponseHead};
 use provost_http2::DataChunk;
@@ -123,6 +123,7 @@ fn restored(state: &SavedState, says: &[u8], signals: &Arc<ConnectionSignals>) -
         dialer: &mut |_| Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
         methods: methods(),
         config: GrpcTransportConfig::default(),
+        share: PrivateBytes::of_node(),
         counts: Arc::default(),
         signals: Arc::clone(signals),
         restorer: &mut NothingBeside,

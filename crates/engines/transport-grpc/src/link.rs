@@ -2,11 +2,12 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
-use provost_datapath::{FieldReader, FieldWriter, Nanos, RestoreError};
+use provost_datapath::{FieldReader, FieldWriter, Nanos, PrivateBytes, RestoreError};
 use provost_grpc::{GrpcConnection, GrpcEvent};
-use provost_http2::{DataChunk, EndpointRole};
+use provost_http2::EndpointRole;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::carrier::ByteCarrier;
@@ -326,6 +327,7 @@ impl GrpcLink {
     pub(crate) fn restore(
         carrier: Box<dyn ByteCarrier>,
         config: &GrpcTransportConfig,
+        share: &Arc<PrivateBytes>,
         fields: &mut FieldReader<'_>,
     ) -> Result<GrpcLink, RestoreError> {
         let (has_settings, is_draining) = (fields.flag()?, fields.flag()?);
@@ -335,7 +337,8 @@ impl GrpcLink {
         };
         let input = fields.run()?.to_vec();
         let config = config.protocol();
-        let grpc = GrpcConnection::restore(fields, EndpointRole::Client, config, MessageChunk::from_saved)?;
+        let chunk = |bytes| MessageChunk::counted_in(share, bytes);
+        let grpc = GrpcConnection::restore(fields, EndpointRole::Client, config, chunk)?;
         Ok(GrpcLink {
             carrier,
             grpc,

@@ -1,16 +1,18 @@
 //! From the server to the app.
 
-use provost_datapath::{Body, Buffer, BufferPool, Context, EncodedBody, Ports, Step};
+use provost_datapath::{
+    Body, Buffer, BufferPool, CompressedMessages, Context, EncodedBody, MessageCompression, Ports, Step,
+};
 use provost_grpc::{
-    EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, ResponseHead,
-    ask_compression, take_compression_request,
+    CompressionFault, EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding,
+    MessageForm, ResponseHead, ask_compression, take_compression_request,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
 
 use crate::call::{CallArrival, CallPlace, GrpcCall, OutMessage, RequestEnd, StreamPlace};
-use crate::config::HELD_BYTES_MAX;
+use crate::config::{GrpcTransportConfig, HELD_BYTES_MAX};
 use crate::engine::GrpcTransport;
 use crate::link::GrpcLink;
 
@@ -239,18 +241,23 @@ impl GrpcTransport {
     }
 
     fn next_of(&mut self, id: u64, buffers: &mut BufferPool) -> AppTelling {
-        let bytes_max = self.config.message_bytes_max;
+        let config = self.config;
         let Some(call) = self.calls.get_mut(&id) else {
             return AppTelling::Nothing;
         };
         let before = call.held_cost();
-        let telling = next_of(call, id, bytes_max, buffers);
+        let telling = next_of(call, id, &config, buffers);
         self.held_cost -= before - call.held_cost();
         telling
     }
 }
 
-fn next_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+fn next_of(
+    call: &mut GrpcCall,
+    id: u64,
+    config: &GrpcTransportConfig,
+    buffers: &mut BufferPool,
+) -> AppTelling {
     if call.has_window_due() {
         let window_bytes = std::mem::take(&mut call.window_due);
         return AppTelling::Step(Step {
@@ -260,20 +267,25 @@ fn next_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPoo
     }
     match call.first_arrival() {
         Some(CallArrival::Head(block)) => {
-            let body = body_of(block, Vec::new(), buffers);
+            let body = body_of(block, ResponseMessage::default(), buffers);
             call.take_arrival();
             AppTelling::Step(Step {
                 body,
                 ..Step::new(id, Parts::HEADERS)
             })
         }
-        Some(CallArrival::Message(_)) if call.server_streaming => next_message(call, id, bytes_max, buffers),
+        Some(CallArrival::Message(_)) if call.server_streaming => next_message(call, id, config, buffers),
         // The single response goes with the status.
-        Some(CallArrival::Message(_)) | None => end_of(call, id, bytes_max, buffers),
+        Some(CallArrival::Message(_)) | None => end_of(call, id, config, buffers),
     }
 }
 
-fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+fn next_message(
+    call: &mut GrpcCall,
+    id: u64,
+    config: &GrpcTransportConfig,
+    buffers: &mut BufferPool,
+) -> AppTelling {
     if !call.may_deliver() {
         return AppTelling::Nothing;
     }
@@ -281,17 +293,22 @@ fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut Buff
         return AppTelling::Nothing;
     };
     let came_bytes = message.bytes.len() as u32;
-    match message.into_plain(call.encoding, bytes_max) {
-        Ok(plain) => AppTelling::Step(Step {
-            window_bytes: call.deliver(came_bytes, plain.len() as u32),
-            body: body_of(&[], plain, buffers),
+    match ResponseMessage::of(message, call.encoding, config) {
+        Ok(message) => AppTelling::Step(Step {
+            window_bytes: call.deliver(came_bytes, message.bytes.len() as u32),
+            body: body_of(&[], message, buffers),
             ..Step::new(id, Parts::MESSAGE)
         }),
         Err(fault) => AppTelling::Fault(fault.code(), fault.to_string()),
     }
 }
 
-fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+fn end_of(
+    call: &mut GrpcCall,
+    id: u64,
+    config: &GrpcTransportConfig,
+    buffers: &mut BufferPool,
+) -> AppTelling {
     let Some(end) = call.end.take() else {
         return AppTelling::Nothing;
     };
@@ -300,36 +317,64 @@ fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool
         ..Step::new(id, end.parts)
     };
     let succeeded = end.parts == Parts::STATUS && end.status == Code::Ok;
-    let mut plain = Vec::new();
+    let mut response = ResponseMessage::default();
     if succeeded && !call.server_streaming {
         let Some(CallArrival::Message(message)) = call.take_arrival() else {
             let reason = "the server ended the call well without the response that the method has";
             return AppTelling::Fault(Code::Internal, reason.to_owned());
         };
         step.parts = Parts::MESSAGE | Parts::STATUS;
-        plain = match message.into_plain(call.encoding, bytes_max) {
-            Ok(plain) => plain,
+        response = match ResponseMessage::of(message, call.encoding, config) {
+            Ok(response) => response,
             Err(fault) => return AppTelling::Fault(fault.code(), fault.to_string()),
         };
     }
-    step.body = body_of(&end.metadata, plain, buffers);
+    step.body = body_of(&end.metadata, response, buffers);
     AppTelling::Last(step)
 }
 
-/// Metadata and a message, which stays in its memory where there is no metadata.
-fn body_of(block: &[u8], message: Vec<u8>, buffers: &mut BufferPool) -> Body {
-    match (block, message.len()) {
-        ([], 0) => Body::Empty,
-        ([], message_bytes) => Body::Encoded(EncodedBody {
-            buffer: Buffer {
-                bytes: message,
-                ..Buffer::default()
-            },
-            metadata_bytes: 0,
-            message_bytes: message_bytes as u32,
-        }),
-        _ => Body::Encoded(EncodedBody::of(block, &message, buffers.take())),
+/// A message of the server, as it goes on.
+#[derive(Default)]
+struct ResponseMessage {
+    bytes: Vec<u8>,
+    /// How it is compressed.
+    compression: Option<Box<MessageCompression>>,
+}
+
+impl ResponseMessage {
+    /// One that came in a call of this encoding: as it came, or decompressed for an app that does not take it so.
+    fn of(
+        message: GrpcMessage,
+        encoding: MessageEncoding,
+        config: &GrpcTransportConfig,
+    ) -> Result<ResponseMessage, CompressionFault> {
+        let bytes_max = config.message_bytes_max;
+        if (message.form, config.compressed) == (MessageForm::Compressed, CompressedMessages::Passed) {
+            return Ok(ResponseMessage {
+                bytes: message.bytes,
+                compression: MessageCompression::new(encoding, bytes_max),
+            });
+        }
+        let (bytes, compression) = (message.into_plain(encoding, bytes_max)?, None);
+        Ok(ResponseMessage { bytes, compression })
     }
+}
+
+/// Metadata and a message, which stays in its memory where there is no metadata.
+fn body_of(block: &[u8], message: ResponseMessage, buffers: &mut BufferPool) -> Body {
+    let ResponseMessage { bytes, compression } = message;
+    let body = match (block, bytes.len()) {
+        ([], 0) => return Body::Empty,
+        ([], message_bytes) => {
+            let buffer = Buffer {
+                bytes,
+                ..Buffer::default()
+            };
+            EncodedBody::plain(buffer, 0, message_bytes as u32)
+        }
+        _ => EncodedBody::of(block, &bytes, buffers.take()),
+    };
+    Body::Encoded(EncodedBody { compression, ..body })
 }
 
 /// A status as metadata has it, before trailing metadata. What finds no room is left out: the code says the most of it.

@@ -1,15 +1,15 @@
 //! From the app to the server.
 
-use provost_datapath::{Body, Context, Ports, Step};
+use provost_datapath::{Body, Buffer, Context, EncodedBody, Ports, Step};
 use provost_grpc::{CallFault, MessageEncoding, take_compression_request};
-use provost_http2::{DataChunk, SendError};
+use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::metadata;
 
 use crate::call::{CallPlace, GrpcCall, OutMessage, RequestEnd, StreamPlace};
-use crate::chunk::{FormedChunk, MessageChunk};
+use crate::chunk::{FormedChunk, PlainMessages};
 use crate::config::{
     CALL_PENDING_BYTES_MAX, REFUSALS_MAX, REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,
 };
@@ -21,7 +21,7 @@ const USER_AGENT: &str = concat!("grpc-provost/", env!("CARGO_PKG_VERSION"));
 /// What a step brings.
 struct StepContent {
     metadata: Vec<u8>,
-    message: Option<MessageChunk>,
+    message: Option<EncodedBody>,
 }
 
 impl GrpcTransport {
@@ -121,9 +121,9 @@ impl GrpcTransport {
             ..
         } = step;
         let mut content = content_of(body, parts, context);
-        let encoding = match &mut content {
+        let (encoding, plain_ones) = match &mut content {
             Some(content) if parts.contains(Parts::BEGIN) => self.encoding_of_call(&mut content.metadata),
-            _ => MessageEncoding::Identity,
+            _ => (MessageEncoding::Identity, PlainMessages::Compressed),
         };
         let Some(call) = self
             .calls
@@ -137,24 +137,28 @@ impl GrpcTransport {
         };
         if parts.contains(Parts::BEGIN) {
             call.metadata = content.metadata;
-            call.sent_encoding = encoding;
+            (call.sent_encoding, call.plain_ones) = (encoding, plain_ones);
         }
         if call.request_end == RequestEnd::NotYet
-            && let Some(chunk) = content.message
+            && let Some(body) = content.message
         {
             // Without this message: one that finds window may be as large as messages may be.
             if call.pending_cost > CALL_PENDING_BYTES_MAX {
                 let reason = "the stream's window was not heeded";
                 return self.end_call(id, Code::ResourceExhausted, reason);
             }
-            let bytes = chunk.bytes().len() as u32;
+            let bytes = body.message_bytes;
+            let formed = FormedChunk::of_body(body, call.sent_encoding, call.plain_ones, context.buffers);
+            let message = match formed {
+                Ok(message) => message,
+                Err(unsent) => return self.end_call(id, unsent.code(), &unsent.to_string()),
+            };
             let counted = match window_bytes {
                 0 => bytes.saturating_add(STREAM_MESSAGE_COST_BYTES),
                 counted => counted,
             };
             let app_cost = if call.client_streaming { counted } else { 0 };
             call.pending_cost += u64::from(app_cost);
-            let message = FormedChunk::compressed(chunk, call.sent_encoding);
             call.outgoing.push_back(OutMessage { message, app_cost });
         }
         if parts.contains(Parts::END) && call.request_end == RequestEnd::NotYet {
@@ -163,13 +167,18 @@ impl GrpcTransport {
         self.pump(id);
     }
 
-    /// How the messages of a call are compressed: as its caller asks, else as is configured; not at all where the server has said
+    /// How the messages of a call are compressed, and which: as its caller asks, else as is configured; not at all where the server has said
     /// that it does not take that.
-    fn encoding_of_call(&self, metadata: &mut Vec<u8>) -> MessageEncoding {
-        let encoding = take_compression_request(metadata).unwrap_or(self.config.compression);
+    fn encoding_of_call(&self, metadata: &mut Vec<u8>) -> (MessageEncoding, PlainMessages) {
+        let asked = take_compression_request(metadata);
+        let encoding = asked.unwrap_or(self.config.compression);
+        let plain_ones = match asked {
+            Some(_) => self.config.plain_ones(),
+            None => PlainMessages::Compressed,
+        };
         match self.server_accepts {
-            Some(accepted) if !accepted.contains(encoding) => MessageEncoding::Identity,
-            _ => encoding,
+            Some(accepted) if !accepted.contains(encoding) => (MessageEncoding::Identity, plain_ones),
+            _ => (encoding, plain_ones),
         }
     }
 
@@ -340,7 +349,7 @@ fn content_of(body: Body, parts: Parts, context: &mut Context<'_>) -> Option<Ste
                     message: None,
                 });
             }
-            let message = Some(MessageChunk::of_body(body)?);
+            let message = Some(body);
             Some(StepContent { metadata, message })
         }
         // Metadata alone, which is in no encoding.
@@ -355,7 +364,7 @@ fn content_of(body: Body, parts: Parts, context: &mut Context<'_>) -> Option<Ste
         }
         Body::Empty => Some(StepContent {
             metadata: Vec::new(),
-            message: has_message.then(MessageChunk::empty),
+            message: has_message.then(|| EncodedBody::plain(Buffer::default(), 0, 0)),
         }),
         other => {
             other.discard(context);

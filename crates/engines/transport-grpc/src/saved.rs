@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use provost_datapath::{
-    ConnectionEnd, ConnectionSignals, FieldReader, FieldWriter, Nanos, RestoreError, Restorer, SavedField,
-    SavedState, Saver, Step,
+    ConnectionEnd, ConnectionSignals, FieldReader, FieldWriter, Nanos, PrivateBytes, RestoreError, Restorer,
+    SavedField, SavedState, Saver, Step,
 };
 use provost_grpc::{CallCounts, EncodingSet};
 use provost_wire::Code;
@@ -53,6 +53,8 @@ pub struct RestoredTransportParts<'a> {
     /// The methods of the service, by index.
     pub methods: Arc<[GrpcMethod]>,
     pub config: GrpcTransportConfig,
+    /// In which share messages count that wait for the server.
+    pub share: Arc<PrivateBytes>,
     /// Where its calls are counted.
     pub counts: Arc<CallCounts>,
     /// What is not a step.
@@ -183,21 +185,24 @@ impl GrpcTransport {
                 .next()
                 .ok_or_else(|| fields.damaged("the socket of a link is missing"))?;
             let carrier = (parts.carrier)(socket, fields)?;
-            let mut link = GrpcLink::restore(carrier, &transport.config, fields)?;
+            let mut link = GrpcLink::restore(carrier, &transport.config, &parts.share, fields)?;
             link.grpc.count_in(Arc::clone(&transport.counts));
             transport.links[at] = Some(link);
         }
-        transport.restore_state_of_calls(fields, parts.restorer)?;
+        transport.restore_state_of_calls(fields, &parts.share, parts.restorer)?;
         Ok(transport)
     }
 
     fn restore_state_of_calls(
         &mut self,
         fields: &mut FieldReader<'_>,
+        share: &Arc<PrivateBytes>,
         restorer: &mut dyn Restorer,
     ) -> Result<(), RestoreError> {
         for _ in 0..fields.count(CALLS_MAX)? {
-            let (id, call) = (fields.u64()?, GrpcCall::restore(fields, &self.methods)?);
+            let (id, mut call) = (fields.u64()?, GrpcCall::restore(fields, &self.methods)?);
+            call.count_in(share);
+            call.plain_ones = self.config.plain_ones();
             self.adopt_call(fields, id, call)?;
         }
         self.waiting = fields.list::<u64>(CALLS_MAX)?.into();

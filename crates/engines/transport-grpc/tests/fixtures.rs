@@ -9,7 +9,7 @@ use kit::{
     CHAT, DOWNLOAD, SECOND_NS, SuccessorParts, ToSuccessor, TransportRig, UNARY, block, nobody, restored,
 };
 use provost_conformance::fixtures::{Fixtures, ToFixture};
-use provost_datapath::{ConnectionSignals, Engine, RestoreError, SavedState, Saver};
+use provost_datapath::{ConnectionSignals, Engine, PrivateBytes, RestoreError, SavedState, Saver};
 use provost_transport_grpc::{GrpcTransport, GrpcTransportConfig};
 
 fn busy(saver: &mut dyn Saver) -> SavedState {
@@ -51,6 +51,7 @@ fn gone_on_with(state: &SavedState, signals: &Arc<ConnectionSignals>) -> Result<
     let parts = SuccessorParts {
         sockets: vec![client.into()],
         config: GrpcTransportConfig::default(),
+        share: PrivateBytes::of_node(),
         signals: Arc::clone(signals),
         now: SECOND_NS,
     };

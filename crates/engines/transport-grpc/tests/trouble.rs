@@ -390,6 +390,7 @@ fn without_sockets(rig: &TransportRig) -> SuccessorParts {
     SuccessorParts {
         sockets: Vec::new(),
         config: rig.config,
+        share: Arc::clone(&rig.share),
         signals: Arc::clone(&rig.signals),
         now: rig.now,
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use provost_datapath::CompressedMessages;
 use provost_engine::AppIdentity;
 use provost_frontend::{AppPort, AppReceiveHeap, CallQuota, ReceiveLimits, SendHeap};
 use provost_shm::{
@@ -267,6 +268,7 @@ impl AppServer {
             }),
             judging: JudgedConnections::AllOfThem,
             form: provost_datapath::BodyForm::Native,
+            compressed: CompressedMessages::Decompressed,
         };
         Ok(AppAdmission {
             app: AdmittedApp {

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    BodyForm, ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor,
-    PrivateBytes, ReceivedBlock, RestoreError, Restorer, SavedDatapath,
+    BodyForm, CompressedMessages, ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved,
+    Predecessor, PrivateBytes, ReceivedBlock, RestoreError, Restorer, SavedDatapath,
 };
 use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
@@ -59,6 +59,8 @@ pub(crate) struct AppEndpoint {
     pub(crate) judging: JudgedConnections,
     /// In which form its messages are between it and marshalling: as it has them.
     pub(crate) form: BodyForm,
+    /// What becomes of messages that are compressed for it.
+    pub(crate) compressed: CompressedMessages,
 }
 
 /// Of which of an app's connections policies judge the calls.
@@ -99,6 +101,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) message_bytes_max: u32,
     /// Calls in flight.
     pub(crate) calls_max: u32,
+    /// Whether messages go over it as the app's end has them compressed.
+    pub(crate) compressed: CompressedMessages,
 }
 
 impl ConnectionSpec {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_datapath::ConnectionSignals;
-use provost_engine::{AppIdentity, DatapathContext};
+use provost_datapath::{BodyForm, CompressedMessages, ConnectionSignals, PrivateBytes};
+use provost_engine::DatapathContext;
 use provost_frontend_grpc::WantedService;
 use provost_marshalling as marshalling;
 use provost_wire::Code;
@@ -79,8 +79,7 @@ pub(crate) struct ClientConnection {
     /// Its number at its app.
     pub(crate) number: u32,
     pub(crate) schema: Arc<BoundSchema>,
-    /// Largest message that may be sent, in bytes.
-    pub(crate) message_bytes_max: u32,
+    pub(crate) limits: ConnectionLimits,
 }
 
 /// A connection that was opened.
@@ -100,6 +99,8 @@ pub(crate) struct ConnectTarget {
     /// How it is spoken to, where it is a gRPC server.
     pub(crate) grpc: GrpcServerTerms,
     pub(crate) caller: CallerAttestation,
+    /// Whether the app's end takes messages as they are compressed there.
+    pub(crate) compressed: CompressedMessages,
     pub(crate) deadline: Instant,
 }
 
@@ -252,7 +253,11 @@ impl Connector {
             number: opened.number,
             schema,
             // One that has ended already takes nothing.
-            message_bytes_max: limits.map_or(0, |limits| limits.message_bytes_max),
+            limits: limits.unwrap_or(ConnectionLimits {
+                message_bytes_max: 0,
+                calls_max: 0,
+                compressed: CompressedMessages::Decompressed,
+            }),
         })
     }
 
@@ -307,7 +312,7 @@ impl Connector {
             }
             ConnectionRoute::Remote(route) => {
                 let _attempt = self.attempts.begin(identity.id, identity.uid)?;
-                let reaching = self.reach_any(schema, &route, identity, connect.timeout_ns);
+                let reaching = self.reach_any(schema, &route, &app.endpoint, connect.timeout_ns);
                 let reached = app.unless_gone(reaching).await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
                 self.open_remote(id, &app.endpoint, schema, None, reached, permit)
@@ -484,7 +489,12 @@ impl Connector {
     }
 
     /// What a connection of the process before to a gRPC server has to know here.
-    pub(crate) fn restored_server(&self, schema: &BoundSchema, limits: ConnectionLimits) -> RestoredServer {
+    pub(crate) fn restored_server(
+        &self,
+        app: &AppEndpoint,
+        schema: &BoundSchema,
+        limits: ConnectionLimits,
+    ) -> RestoredServer {
         let live = self.config.live();
         let route = match live.route(&schema.service) {
             Some(route) => self.grpc_terms(Some(route)).map(|terms| RestoredRoute {
@@ -499,9 +509,10 @@ impl Connector {
             limits: Limits {
                 message_bytes_max: limits.message_bytes_max,
                 calls_in_flight_max: limits.calls_max,
-                ..self.services.limits()
+                ..limits_of_end(self.services.limits(), limits.compressed)
             },
             options: self.config.started.transport_options(),
+            share: PrivateBytes::of_connection(app.send_heap.share()),
             route,
         }
     }
@@ -534,9 +545,10 @@ impl Connector {
         &self,
         schema: &Arc<BoundSchema>,
         route: &RemoteRoute,
-        app: &AppIdentity,
+        caller: &AppEndpoint,
         timeout_ns: u64,
     ) -> Result<EstablishedPeer, Refusal> {
+        let app = &caller.identity;
         let timeout = match timeout_ns {
             0 => Duration::from_millis(self.config.live().timeouts.connect_ms),
             asked => Duration::from_nanos(asked).min(CONNECT_TIMEOUT_MAX),
@@ -550,6 +562,7 @@ impl Connector {
                 server_identities: route.server_identities.clone(),
                 grpc: route.grpc.clone(),
                 caller: self.callers.attestation(app),
+                compressed: caller.compressed,
                 deadline,
             };
             let owner = TurnOwner::App {
@@ -588,7 +601,7 @@ impl Connector {
                 service: schema.service.clone(),
                 schema_hash: schema.hash.0,
                 methods: services::methods(schema),
-                limits: self.services.limits(),
+                limits: limits_of_end(self.services.limits(), target.compressed),
                 caller: Some(target.caller),
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
@@ -656,6 +669,7 @@ impl Connector {
                     None => own.calls_in_flight_max.min(peers.calls_in_flight_max),
                     Some(_) => own.calls_in_flight_max,
                 },
+                compressed: compressed_over(app, reached.encoding, peers),
             },
         };
         let peer = reached.identity.clone();
@@ -771,6 +785,7 @@ impl Connector {
             limits: ConnectionLimits {
                 message_bytes_max: limits.message_bytes,
                 calls_max: limits.calls_in_flight as u32,
+                compressed: CompressedMessages::Decompressed,
             },
         }
     }
@@ -813,6 +828,24 @@ fn accepted(offer: &Offer) -> AcceptedOffer {
 
 fn not_started(error: &provost_datapath::RestoreError) -> Refusal {
     Refusal::new(Code::Internal, format!("an engine did not start: {error}"))
+}
+
+/// What an end is ready to receive.
+pub(crate) fn limits_of_end(limits: Limits, compressed: CompressedMessages) -> Limits {
+    match compressed {
+        CompressedMessages::Passed => limits.taking_compressed(),
+        CompressedMessages::Decompressed => limits,
+    }
+}
+
+/// Whether messages of an app go to a peer as they are compressed: both know how to read them, and nobody makes another form of
+/// them on their way.
+fn compressed_over(app: &AppEndpoint, encoding: Encoding, peer_limits: Limits) -> CompressedMessages {
+    if app.form == BodyForm::Protobuf && encoding == Encoding::Protobuf && peer_limits.takes_compressed() {
+        CompressedMessages::Passed
+    } else {
+        CompressedMessages::Decompressed
+    }
 }
 
 /// The form of messages, as marshalling has it.

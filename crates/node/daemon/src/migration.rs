@@ -5,6 +5,7 @@
 //! ends. The app has one connection all the time, and sees nothing of it. If the other transport cannot be reached, the
 //! connection stays as it is. The change itself is a live change like any other ([`crate::live_change`]).
 
+use provost_datapath::CompressedMessages;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -176,6 +177,7 @@ impl RouteFollower {
             server_identities: live.server_identities(live.route(&spec.schema.service)),
             grpc: connector.grpc_terms(live.route(&spec.schema.service))?,
             caller: connector.callers.attestation(&spec.app.identity),
+            compressed: spec.app.compressed,
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };
         let reached = connector
@@ -206,4 +208,5 @@ fn fits(reached: &EstablishedPeer, open: &OpenConnection) -> bool {
     encoding(reached.encoding) == spec.encoding
         && peers.message_bytes_max >= spec.limits.message_bytes_max
         && peers.calls_in_flight_max >= spec.limits.calls_max
+        && (peers.takes_compressed() || spec.limits.compressed == CompressedMessages::Decompressed)
 }

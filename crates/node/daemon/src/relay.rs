@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_datapath::BodyForm;
+use provost_datapath::{BodyForm, CompressedMessages};
 use provost_engine::AppIdentity;
 use provost_frontend::{MethodShape, SendHeap};
 use provost_frontend_grpc::{KnownMethods, ServiceBinding, ServiceRefusal};
@@ -92,7 +92,7 @@ impl RelayAccess {
         established: EstablishedPeer,
         offer: &Offer,
     ) -> Result<(), Refusal> {
-        let app = self.admit(&offer.schema.service)?;
+        let app = self.admit(&offer.schema.service, &established)?;
         let permit = self.connector.permit(&app)?;
         let relay = Rc::new(NodeRelay {
             app: Rc::clone(&app),
@@ -114,7 +114,7 @@ impl RelayAccess {
     }
 
     /// The app that a relay is, if there is room for it.
-    fn admit(&self, service: &str) -> Result<Rc<AttachedApp>, Refusal> {
+    fn admit(&self, service: &str, established: &EstablishedPeer) -> Result<Rc<AttachedApp>, Refusal> {
         let (live, apps) = (self.connector.config.live(), &self.connector.apps);
         let Some(name) = live.exported(service) else {
             let message = format!("no exported [[route]] of this node leads to {service} any more");
@@ -143,6 +143,7 @@ impl RelayAccess {
                 send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
                 judging: JudgedConnections::ThoseItServes,
                 form: BodyForm::Protobuf,
+                compressed: compressed_for(established),
                 // Who the other node has proved to be is known of its connection.
                 proved: "".into(),
                 identity: Arc::new(identity),
@@ -321,7 +322,17 @@ impl RelayAccess {
             methods: Arc::default(),
             methods_known: KnownMethods::All,
             message_bytes_max: self.connector.services.limits().message_bytes_max,
+            compressed: app.endpoint.compressed,
         })
+    }
+}
+
+/// What becomes of compressed messages for another node: it says what it takes.
+fn compressed_for(established: &EstablishedPeer) -> CompressedMessages {
+    if established.peer_limits.takes_compressed() {
+        CompressedMessages::Passed
+    } else {
+        CompressedMessages::Decompressed
     }
 }
 

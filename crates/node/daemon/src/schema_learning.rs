@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use provost_datapath::CompressedMessages;
 use provost_wire::Code;
 use tokio::sync::Mutex;
 
@@ -109,6 +110,7 @@ impl Connector {
                 server_identities: Vec::new(),
                 grpc,
                 caller: CallerAttestation::default(),
+                compressed: CompressedMessages::Decompressed,
                 deadline,
             };
             match self.reach(&schema, target, TurnOwner::Node).await {

@@ -408,7 +408,11 @@ impl Services {
         let decision = Decision::Welcome {
             encoding: found.encoding,
             methods: methods(&found.offer.schema),
-            limits: self.limits,
+            // What is exported goes on as it came.
+            limits: match found.offer.app {
+                Some(_) => self.limits,
+                None => self.limits.taking_compressed(),
+            },
         };
         (decision, Some(found))
     }

@@ -8,7 +8,8 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use provost_datapath::{
-    Body, Buffer, BufferPool, EncodedBody, Offsets, PrivateBytes, ReceivedBody, Step, message_offset,
+    Body, Buffer, BufferPool, CompressedMessages, EncodedBody, Offsets, PrivateBytes, ReceivedBody, Step,
+    message_offset,
 };
 use provost_frontend::MethodShape;
 use provost_frontend_grpc::{KnownMethods, ServiceBinding, ServiceRefusal};
@@ -128,6 +129,7 @@ impl RelayRig {
             methods: Arc::default(),
             methods_known: KnownMethods::All,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            compressed: CompressedMessages::Decompressed,
         });
         let found = found.map_err(|code| ServiceRefusal {
             code,

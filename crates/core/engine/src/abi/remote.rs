@@ -69,6 +69,7 @@ impl RemoteStep<'_> {
             message: (raw.has_message != 0).then(|| View::relocated(message, raw.window_at)),
             // What the service has as protobuf, it decodes when the step is to be whole.
             protobuf: None,
+            is_compressed: false,
         }
     }
 

@@ -145,11 +145,7 @@ fn refusal(call: u64, denial: &Denial, context: &mut Context<'_>) -> Step {
     let metadata_bytes = buffer.bytes.len() as u32;
     buffer.bytes.resize(message_offset(metadata_bytes), 0);
     Step {
-        body: Body::Encoded(EncodedBody {
-            buffer,
-            metadata_bytes,
-            message_bytes: 0,
-        }),
+        body: Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0)),
         ..Step::cancel(call, denial.code)
     }
 }

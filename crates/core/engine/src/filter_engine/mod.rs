@@ -19,11 +19,10 @@ use provost_datapath::{
     CallTable, Context, EgressEvents, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver,
     Step,
 };
-use provost_marshal::DecodeError;
 
 use crate::filter::{Denial, Ended, Filter, Verdict, Watch};
-use crate::view::{LocalStep, StepSource, StepView};
-use crate::{Code, DatapathContext, Direction, Parts, Side};
+use crate::view::{LocalStep, StepSource, StepView, UnreadableMessage};
+use crate::{DatapathContext, Direction, Parts, Side};
 use denial::DeniedBy;
 use held::{CallWait, DeniedCalls, HeldCalls};
 use waiting::CallBeginning;
@@ -176,9 +175,12 @@ impl<F: Filter> FilterEngineParts<F> {
 
 /// The verdict on a message that a filter has read in vain.
 #[cold]
-fn unreadable(error: DecodeError) -> Verdict {
-    let reason = format!("the message is malformed, and a policy reads it: {error}");
-    Verdict::Deny(Denial::new(Code::Internal, reason))
+fn unreadable(error: UnreadableMessage) -> Verdict {
+    let reason = match &error {
+        UnreadableMessage::Protobuf(_) => format!("the message is malformed, and a policy reads it: {error}"),
+        UnreadableMessage::Compressed(_) => format!("a policy reads the message, and cannot: {error}"),
+    };
+    Verdict::Deny(Denial::new(error.code(), reason))
 }
 
 impl<F: Filter> FilterEngine<F> {

@@ -1,14 +1,14 @@
 //! A step that is in this program.
 
 use provost_datapath::{
-    Body, Buffer, BufferPool, EncodedBody, ReceiveHeap, ReceivedBody, Step, message_offset,
+    Body, Buffer, BufferPool, EncodedBody, PlainCopy, ReceiveHeap, ReceivedBody, Step, message_offset,
 };
-use provost_marshal::{DecodeError, FieldPath, ReadError, Scratch, Tables, Value, View, linearize};
+use provost_marshal::{FieldPath, ReadError, Scratch, Tables, Value, View, linearize};
 use provost_schema::MessageId;
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
 use provost_wire::metadata::{self, MetadataError};
 
-use super::{Contents, MetadataFull};
+use super::{Contents, MetadataFull, UnreadableMessage};
 use crate::Parts;
 
 /// A step and what its body is in.
@@ -19,7 +19,7 @@ pub(crate) struct LocalStep<'a> {
     /// What a message that came as protobuf is in the native layout, for who needs all of it.
     decoded: Option<Buffer>,
     /// Why the message could not be read.
-    unreadable: Option<DecodeError>,
+    unreadable: Option<UnreadableMessage>,
 }
 
 impl<'a> LocalStep<'a> {
@@ -39,7 +39,10 @@ impl<'a> LocalStep<'a> {
 
     /// Gives back what was taken to read the step. What is the matter with its message, if somebody read it in vain.
     #[inline]
-    pub(crate) fn finish(self) -> Option<DecodeError> {
+    pub(crate) fn finish(self) -> Option<UnreadableMessage> {
+        if let Body::Encoded(body) = &mut self.step.body {
+            body.drop_plain_without_room();
+        }
         if let Some(decoded) = self.decoded {
             self.buffers.give(decoded);
         }
@@ -76,24 +79,37 @@ impl<'a> LocalStep<'a> {
         tables: &Tables,
         path: &FieldPath,
     ) -> Result<Option<Value<'_>>, ReadError> {
+        if let Err(error) = self.decompress() {
+            self.unreadable = Some(error);
+            return Err(ReadError);
+        }
         let protobuf = protobuf_of(&self.step.body).ok_or(ReadError)?;
         let read = Scratch::of_thread(|scratch| tables.read_protobuf(path, protobuf, scratch));
         read.map_err(|error| {
-            self.unreadable = Some(error);
+            self.unreadable = Some(error.into());
             ReadError
         })
     }
 
     /// Notes that a filter could not read the message.
-    pub(crate) fn note_unreadable(&mut self, error: DecodeError) {
+    pub(crate) fn note_unreadable(&mut self, error: UnreadableMessage) {
         self.unreadable = Some(error);
     }
 
+    /// Has the protobuf of a message that is compressed; says whether it was. What goes on is the message as it came.
+    pub(crate) fn decompress(&mut self) -> Result<bool, UnreadableMessage> {
+        match &mut self.step.body {
+            Body::Encoded(body) => Ok(body.decompress()? == PlainCopy::Made),
+            _ => Ok(false),
+        }
+    }
+
     /// Decodes a message that is protobuf; says whether it was. What goes on is the protobuf, as it came.
-    pub(crate) fn decode(&mut self, tables: &Tables, message: MessageId) -> Result<bool, DecodeError> {
+    pub(crate) fn decode(&mut self, tables: &Tables, message: MessageId) -> Result<bool, UnreadableMessage> {
         if !self.is_protobuf() {
             return Ok(false);
         }
+        self.decompress()?;
         let protobuf = protobuf_of(&self.step.body).unwrap_or_default();
         let mut native = self.buffers.take();
         let (bytes, bytes_max) = (&mut native.bytes, MESSAGE_BYTES_MAX);
@@ -101,7 +117,7 @@ impl<'a> LocalStep<'a> {
             Scratch::of_thread(|scratch| tables.decode(message, protobuf, bytes, bytes_max, scratch));
         if let Err(error) = decoded {
             self.buffers.give(native);
-            return Err(error);
+            return Err(error.into());
         }
         self.decoded = Some(native);
         Ok(true)
@@ -141,13 +157,15 @@ impl<'a> LocalStep<'a> {
             Body::Untrusted(_) => None,
         };
         let is_protobuf = has_message && message.is_none();
+        let protobuf = protobuf_of(&self.step.body).filter(|_| is_protobuf);
         Contents {
+            is_compressed: is_protobuf && protobuf.is_none() && is_compressed(&self.step.body),
             metadata: match &self.step.body {
                 Body::Received(ReceivedBody { added: Some(all), .. }) => &all.bytes,
                 _ => bytes.get(..metadata_bytes as usize).unwrap_or_default(),
             },
             message,
-            protobuf: protobuf_of(&self.step.body).filter(|_| is_protobuf),
+            protobuf,
         }
     }
 
@@ -168,11 +186,7 @@ impl<'a> LocalStep<'a> {
             return Err(MetadataError::TooMany.into());
         }
         if matches!(self.step.body, Body::Empty) {
-            self.step.body = Body::Encoded(EncodedBody {
-                buffer: self.buffers.take(),
-                metadata_bytes: 0,
-                message_bytes: 0,
-            });
+            self.step.body = Body::Encoded(EncodedBody::plain(self.buffers.take(), 0, 0));
         }
         let (bytes, metadata_bytes) = match &mut self.step.body {
             Body::Gathered(body) => (&mut body.buffer.bytes, &mut body.metadata_bytes),
@@ -244,7 +258,11 @@ impl<'a> LocalStep<'a> {
     }
 }
 
-/// The message of a body that has one in protobuf. One whose fields all have their defaults has no bytes, and needs no body.
+fn is_compressed(body: &Body) -> bool {
+    matches!(body, Body::Encoded(body) if body.compression.is_some())
+}
+
+/// The message of a body that has one in protobuf, and not compressed. One whose fields all have their defaults has no bytes, and needs no body.
 fn protobuf_of(body: &Body) -> Option<&[u8]> {
     match body {
         Body::Encoded(body) => body.protobuf(),

@@ -2,6 +2,7 @@
 
 mod local;
 
+use provost_compression::CompressionFault;
 use provost_marshal::{DecodeError, FieldPath, ReadError, Value, View};
 use provost_wire::metadata::{self, MetadataError};
 
@@ -47,8 +48,32 @@ pub struct Contents<'a> {
     /// Its message in the native layout; `None` without one, and of one that is protobuf and was not decoded
     /// ([`StepView::make_whole`]).
     pub message: Option<View<'a>>,
-    /// Its message in protobuf, as it came, if it is in that form and was not decoded. Nothing of it was checked.
+    /// Its message in protobuf, if it is in that form and was not decoded. Nothing of it was checked. `None` too of one that came
+    /// compressed and that nobody has read ([`StepView::decompress`]).
     pub protobuf: Option<&'a [u8]>,
+    /// Whether there is a message that came compressed, and neither of the two others.
+    pub is_compressed: bool,
+}
+
+/// Why a message cannot be read that passes as it came.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadableMessage {
+    /// It is no protobuf of its type.
+    #[error(transparent)]
+    Protobuf(#[from] DecodeError),
+    /// It is compressed, and damaged or too large.
+    #[error(transparent)]
+    Compressed(#[from] CompressionFault),
+}
+
+impl UnreadableMessage {
+    /// The status of a call with such a message.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            UnreadableMessage::Protobuf(_) => Code::Internal,
+            UnreadableMessage::Compressed(fault) => fault.code(),
+        }
+    }
 }
 
 impl<'a> Contents<'a> {
@@ -59,6 +84,7 @@ impl<'a> Contents<'a> {
             metadata,
             message: None,
             protobuf: None,
+            is_compressed: false,
         }
     }
 }
@@ -236,7 +262,7 @@ impl StepView<'_> {
     ///
     /// # Errors
     /// The message is malformed protobuf.
-    pub fn try_make_whole(&mut self) -> Result<bool, DecodeError> {
+    pub fn try_make_whole(&mut self) -> Result<bool, UnreadableMessage> {
         match &mut self.source {
             StepSource::Local(local) if local.is_protobuf() => {
                 let message = self.datapath_context.message(self.method, self.direction);
@@ -250,7 +276,19 @@ impl StepView<'_> {
         }
     }
 
-    /// Whether the message came as protobuf and was not decoded: [`Contents::protobuf`] has it.
+    /// Has [`Contents::protobuf`] of a message that came compressed, and says whether it was not there before. What goes on is what
+    /// came; other filters find the same copy.
+    ///
+    /// # Errors
+    /// The message is damaged, or has more bytes than it may.
+    pub fn decompress(&mut self) -> Result<bool, UnreadableMessage> {
+        match &mut self.source {
+            StepSource::Local(local) => local.decompress(),
+            StepSource::Remote(_) => Ok(false),
+        }
+    }
+
+    /// Whether the message came as protobuf and was not decoded: [`Contents::protobuf`] has it, unless it is compressed.
     #[must_use]
     pub fn is_protobuf(&self) -> bool {
         match &self.source {
@@ -260,7 +298,7 @@ impl StepView<'_> {
     }
 
     /// What is the matter with the message, if somebody read it in vain.
-    pub(crate) fn finish(self) -> Option<DecodeError> {
+    pub(crate) fn finish(self) -> Option<UnreadableMessage> {
         match self.source {
             StepSource::Local(local) => local.finish(),
             StepSource::Remote(_) => None,

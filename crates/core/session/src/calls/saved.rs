@@ -1,5 +1,6 @@
 //! Calls in flight as bytes. What waits to be sent of them is the sending half's.
 
+use provost_compression::MessageEncoding;
 use provost_datapath::{
     BlockContent, Buffer, FieldReader, FieldWriter, ReceivedBlock, RestoreError, Restorer, SavedField, Saver,
     message_offset,
@@ -19,6 +20,8 @@ mod into {
     pub(super) const NOWHERE: u8 = 0;
     pub(super) const BLOCK: u8 = 1;
     pub(super) const PRIVATE: u8 = 2;
+    /// As `PRIVATE`, with how the message is compressed in front.
+    pub(super) const COMPRESSED: u8 = 3;
 }
 
 impl OpenCalls {
@@ -78,6 +81,18 @@ impl OpenCalls {
             calls.insert_at(slot, call);
         }
         Ok(calls)
+    }
+
+    /// Whether a compressed message has come in part.
+    pub(crate) fn has_compressed(&self) -> bool {
+        let partials = self
+            .slots
+            .iter()
+            .flatten()
+            .filter_map(|call| call.partial.as_ref());
+        partials
+            .map(|partial| partial.encoding)
+            .any(|encoding| encoding != MessageEncoding::Identity)
     }
 
     /// Bytes of all steps that have come in part.
@@ -174,7 +189,12 @@ impl PartialStep {
                 block.save(BlockContent::Movable { filled: self.filled }, saver, out);
             }
             BodyTarget::Private(buffer) => {
-                out.u8(into::PRIVATE);
+                if self.encoding == MessageEncoding::Identity {
+                    out.u8(into::PRIVATE);
+                } else {
+                    out.u8(into::COMPRESSED);
+                    self.encoding.save(out);
+                }
                 // A direct read that was cut short leaves room behind what has come.
                 let came = buffer.bytes.get(..self.filled as usize);
                 out.run(came.unwrap_or(&buffer.bytes));
@@ -194,6 +214,7 @@ impl PartialStep {
             window_cost: fields.u32()?,
             metadata_bytes: fields.u32()?,
             message_bytes: fields.u32()?,
+            encoding: MessageEncoding::Identity,
             filled: fields.u32()?,
             total: 0,
             into: BodyTarget::Nowhere,
@@ -211,7 +232,10 @@ impl PartialStep {
                 partial.into = BodyTarget::Block(block);
                 bytes
             }
-            into::PRIVATE => {
+            place @ (into::PRIVATE | into::COMPRESSED) => {
+                if place == into::COMPRESSED {
+                    partial.encoding = MessageEncoding::restore(fields)?;
+                }
                 let bytes = fields.run()?.to_vec();
                 if bytes.len() != partial.filled as usize {
                     return Err(fields.damaged("a message that is coming in is not as long as it has come"));

@@ -4,7 +4,7 @@
 //! The form has a version of its own in front, which grows when the form changes; older ones stay readable
 //! (`tests/fixtures` has one of each).
 
-use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver, Step};
+use provost_datapath::{Body, FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver, Step};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
 use super::{Config, Connection, EndingConnection, KeepaliveTimer};
@@ -15,14 +15,20 @@ use crate::receive::FrameParser;
 use crate::send::SendHalf;
 
 /// Version of the form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version without compressed messages, which earlier programs read: what is saved while there are none.
+const PLAIN_VERSION: u32 = 1;
 /// Steps that can wait for the app: those of one read, and an end for each call.
 const INBOX_STEPS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
 
 impl Connection {
     /// Appends the connection to a saved state. It stays as it is.
     pub fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
-        out.u32(VERSION);
+        out.u32(if self.has_compressed() {
+            VERSION
+        } else {
+            PLAIN_VERSION
+        });
         self.save_terms(out);
         self.keepalive.save(out);
         out.flag(self.draining);
@@ -43,7 +49,7 @@ impl Connection {
         restorer: &mut dyn Restorer,
     ) -> Result<Connection, RestoreError> {
         let version = fields.u32()?;
-        if version != VERSION {
+        if !(PLAIN_VERSION..=VERSION).contains(&version) {
             return Err(fields.unknown_version(version, VERSION));
         }
         let config = restore_terms(fields)?;
@@ -71,6 +77,12 @@ impl Connection {
             inbox: inbox.into(),
             ..Connection::new(config, 0)
         })
+    }
+
+    fn has_compressed(&self) -> bool {
+        let is_compressed =
+            |step: &Step| matches!(&step.body, Body::Encoded(body) if body.compression.is_some());
+        self.calls.has_compressed() || self.outgoing.has_compressed() || self.inbox.iter().any(is_compressed)
     }
 
     /// What the two ends agreed on.

@@ -4,7 +4,8 @@
 //! read from: there is a round of them at most. So nothing but those bytes refers to steps that are whole in frames;
 //! the tokens of these are due to the app.
 
-use provost_datapath::{Buffer, FieldReader, FieldWriter, RestoreError, Restorer, Saver};
+use provost_compression::MessageEncoding;
+use provost_datapath::{Buffer, FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver};
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
@@ -23,6 +24,10 @@ const STEPS_SAVED_MAX: usize = 1 << 24;
 const CONTROL_SAVED_MAX: usize = 2 * (CONTROL_FRAMES_MAX + CALLS_IN_FLIGHT_MAX);
 /// Entries of a ready queue, those of ended calls among them.
 const READY_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
+
+/// Beside the parts of a step: its message is compressed, and how stands behind its body.
+const COMPRESSED: u8 = 1 << 7;
+const _: () = assert!(Parts::ALL.0 & COMPRESSED == 0);
 
 mod control {
     pub(super) const WINDOW: u8 = 0;
@@ -50,6 +55,11 @@ impl SendHalf {
                 self.save_steps(call, saver, out);
             }
         }
+    }
+
+    /// Whether a compressed message waits.
+    pub(crate) fn has_compressed(&self) -> bool {
+        self.steps.iter().flatten().any(OutStep::is_compressed)
     }
 
     /// The bytes of the frames that wait for the socket.
@@ -188,8 +198,13 @@ impl SendHalf {
 }
 
 impl OutStep {
+    fn is_compressed(&self) -> bool {
+        self.body.encoding != MessageEncoding::Identity
+    }
+
     fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
-        out.u8(self.parts.0);
+        let compressed = if self.is_compressed() { COMPRESSED } else { 0 };
+        out.u8(self.parts.0 | compressed);
         out.u16(self.method);
         out.u32(self.status_or_window);
         out.u64(self.deadline);
@@ -198,15 +213,22 @@ impl OutStep {
         out.flag(self.started);
         out.u32(self.at.body as u32);
         self.body.save(saver, out);
+        if self.is_compressed() {
+            self.body.encoding.save(out);
+        }
     }
 
     fn restore(fields: &mut FieldReader<'_>, restorer: &mut dyn Restorer) -> Result<OutStep, RestoreError> {
-        let parts = Parts(fields.u8()?);
+        let marked = fields.u8()?;
+        let parts = Parts(marked & !COMPRESSED);
         let (method, status_or_window) = (fields.u16()?, fields.u32()?);
         let deadline = fields.u64()?;
         let (app_cost, wire_cost) = (fields.u32()?, fields.u32()?);
         let (started, body_at) = (fields.flag()?, fields.u32()? as usize);
-        let body = OutBody::restore(fields, restorer, parts)?;
+        let mut body = OutBody::restore(fields, restorer, parts)?;
+        if marked & COMPRESSED != 0 {
+            body.encoding = MessageEncoding::restore(fields)?;
+        }
         let mut step = OutStep {
             parts,
             method,
@@ -272,6 +294,7 @@ impl OutBody {
             message_bytes: fields.u32()?,
             token: fields.u64()?,
             buffer: Buffer::restore(fields, restorer)?,
+            encoding: MessageEncoding::Identity,
         };
         body.check(parts).map_err(|reason| fields.damaged(reason))?;
         Ok(body)

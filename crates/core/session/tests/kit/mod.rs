@@ -185,6 +185,11 @@ impl Peer {
         steps
     }
 
+    /// The next step for the app, as it is.
+    pub(crate) fn next_step(&mut self) -> Option<Step> {
+        self.connection.poll_step(&mut context!(self))
+    }
+
     fn take_in(&mut self, step: Step) -> Got {
         let (metadata, message) = match step.body {
             Body::Empty => (Vec::new(), Vec::new()),

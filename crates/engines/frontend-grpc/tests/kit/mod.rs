@@ -14,8 +14,8 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use provost_datapath::{
-    Body, Buffer, BufferPool, EncodedBody, FieldWriter, Offsets, PrivateBytes, ReceivedBody, Step,
-    message_offset,
+    Body, Buffer, BufferPool, CompressedMessages, EncodedBody, FieldWriter, Offsets, PrivateBytes,
+    ReceivedBody, Step, message_offset,
 };
 use provost_frontend_grpc::{
     ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, KnownMethods, MethodBinding, NodeMethods,
@@ -138,6 +138,8 @@ pub(crate) struct PortRig {
     pub(crate) events: VecDeque<GrpcEvent>,
     pub(crate) wanted: Vec<String>,
     pub(crate) now: u64,
+    /// What its connection does with compressed messages.
+    pub(crate) compressed: CompressedMessages,
 }
 
 pub(crate) fn schema() -> Schema {
@@ -232,6 +234,7 @@ impl PortRig {
             buffers: BufferPool::new(),
             events: VecDeque::new(),
             wanted: Vec::new(),
+            compressed: CompressedMessages::Decompressed,
             now: 1,
         }
     }
@@ -278,6 +281,7 @@ impl PortRig {
             methods: Arc::new(MethodBinding::of_service(service)),
             methods_known: KnownMethods::All,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            compressed: self.compressed,
         }
     }
 

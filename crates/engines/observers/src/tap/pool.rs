@@ -205,6 +205,7 @@ impl OpenSample {
             metadata,
             message,
             protobuf,
+            is_compressed: _,
         } = contents;
         step.form = if protobuf.is_some() {
             BodyForm::Protobuf
@@ -286,6 +287,7 @@ mod tests {
             metadata,
             message: Some(View::linear(message)),
             protobuf: None,
+            is_compressed: false,
         }
     }
 

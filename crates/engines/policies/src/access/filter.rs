@@ -202,7 +202,14 @@ impl AccessFilter {
             let judgement = rules.judge(&inputs, manner, &mut failed);
             if judgement == Judgement::NotWhole {
                 // What was copied is what is sent: the app cannot change it any more.
-                match step.try_make_whole() {
+                let is_readable = step.decompress().and_then(|was_compressed| {
+                    if was_compressed {
+                        Ok(true)
+                    } else {
+                        step.try_make_whole()
+                    }
+                });
+                match is_readable {
                     Ok(is_whole_now) => manner.may_copy = is_whole_now,
                     Err(_) => manner.is_malformed = true,
                 }

@@ -1,6 +1,8 @@
 //! A call as bytes, for the process that goes on with its link.
 
-use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedField};
+use std::sync::Arc;
+
+use provost_datapath::{FieldReader, FieldWriter, PrivateBytes, RestoreError, SavedField};
 use provost_grpc::{GrpcMessage, MessageEncoding};
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata;
@@ -35,6 +37,15 @@ impl GrpcCall {
         out.list(self.unread.iter());
         out.u64(self.given_back);
         self.end.save(out);
+    }
+
+    /// Has messages that another process has held count in a share.
+    pub(crate) fn count_in(&mut self, share: &Arc<PrivateBytes>) {
+        let outgoing = self.outgoing.iter_mut().map(|waiting| &mut waiting.message);
+        let kept = self.replay.iter_mut().flatten();
+        outgoing
+            .chain(kept)
+            .for_each(|message| message.chunk.count_in(share));
     }
 
     /// Reads what [`GrpcCall::save`] has appended, for a service with these methods.

@@ -11,8 +11,8 @@ use provost_conformance::TestHeap;
 use provost_conformance::fixtures::FromFixture;
 use provost_datapath::{
     BlockContent, Body, BufferPool, ConnectionSignals, Context, EncodedBody, Engine, FieldReader,
-    FieldWriter, FlowHints, ForeignBytes, Ports, Progress, Queue, ReceivedBlock, RestoreError, SavedState,
-    Saver, SocketHint, Step, TransportEngine, duplicate_descriptors, message_offset,
+    FieldWriter, FlowHints, ForeignBytes, Ports, PrivateBytes, Progress, Queue, ReceivedBlock, RestoreError,
+    SavedState, Saver, SocketHint, Step, TransportEngine, duplicate_descriptors, message_offset,
 };
 use provost_grpc::{
     GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, RequestHead, ResponseHead,
@@ -275,6 +275,7 @@ impl Saver for ToSuccessor {
 pub(crate) struct SuccessorParts {
     pub(crate) sockets: Vec<OwnedFd>,
     pub(crate) config: GrpcTransportConfig,
+    pub(crate) share: Arc<PrivateBytes>,
     pub(crate) signals: Arc<ConnectionSignals>,
     pub(crate) now: u64,
 }
@@ -298,6 +299,7 @@ pub(crate) fn restored(
         },
         methods: methods(),
         config: parts.config,
+        share: parts.share,
         counts: Arc::default(),
         signals: parts.signals,
         restorer: &mut FromFixture::default(),
@@ -321,6 +323,8 @@ pub(crate) struct TransportRig {
     pub(crate) dialled: DialledLinks,
     pub(crate) server_config: GrpcConfig,
     pub(crate) config: GrpcTransportConfig,
+    /// In which share messages count that a successor is given.
+    pub(crate) share: Arc<PrivateBytes>,
     /// Calls that the app has under way before the engine.
     pub(crate) calls: usize,
     pub(crate) now: u64,
@@ -384,6 +388,7 @@ impl TransportRig {
             dialled,
             server_config,
             config,
+            share: PrivateBytes::of_node(),
             calls: 0,
             now,
             progress: Progress::Idle,
@@ -402,6 +407,7 @@ impl TransportRig {
         let parts = SuccessorParts {
             sockets: duplicate_descriptors(&self.engine).unwrap(),
             config: self.config,
+            share: Arc::clone(&self.share),
             signals: Arc::clone(&self.signals),
             now: self.now,
         };
@@ -556,11 +562,11 @@ pub(crate) fn body(block: &[u8], message: &[u8]) -> Body {
     buffer.bytes.extend_from_slice(block);
     buffer.bytes.resize(message_offset(block.len() as u32), 0);
     buffer.bytes.extend_from_slice(message);
-    Body::Encoded(EncodedBody {
+    Body::Encoded(EncodedBody::plain(
         buffer,
-        metadata_bytes: block.len() as u32,
-        message_bytes: message.len() as u32,
-    })
+        block.len() as u32,
+        message.len() as u32,
+    ))
 }
 
 fn copied(step: Step) -> ToldStep {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_datapath::BodyForm;
+use provost_datapath::{BodyForm, CompressedMessages};
 use provost_engine::AppIdentity;
 use provost_frontend::SendHeap;
 use provost_frontend_grpc::{
@@ -393,7 +393,8 @@ impl GrpcAccess {
             tables: Arc::clone(&schema.tables),
             methods: Arc::clone(&schema.methods().bindings),
             methods_known: schema.methods_known(),
-            message_bytes_max: connection.message_bytes_max,
+            message_bytes_max: connection.limits.message_bytes_max,
+            compressed: connection.limits.compressed,
         })
     }
 
@@ -470,6 +471,7 @@ impl GrpcAccess {
             send_heap: client.send_heap.clone(),
             judging: JudgedConnections::AllOfThem,
             form: BodyForm::Protobuf,
+            compressed: CompressedMessages::Passed,
             identity: Arc::new(AppIdentity {
                 id: client.id,
                 name: client.name.as_str().into(),

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_datapath::{
-    BodyForm, ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock,
-    RestoreError, Restorer, SavedDatapath, SavedEngine, SavedState, Step,
+    BodyForm, CompressedMessages, ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved,
+    ReceivedBlock, RestoreError, Restorer, SavedDatapath, SavedEngine, SavedState, Step,
 };
 use provost_engine::{AppIdentity, AttestedApp, DatapathContext};
 use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHeap};
@@ -305,6 +305,7 @@ impl RestoringApp {
                 send_heap,
                 judging: JudgedConnections::AllOfThem,
                 form: BodyForm::Native,
+                compressed: CompressedMessages::Decompressed,
             },
             party: RestoringParty::App {
                 control,
@@ -585,6 +586,7 @@ impl<'a> ConnectionBuilder<'a> {
             limits: ConnectionLimits {
                 message_bytes_max: state.message_bytes_max,
                 calls_max: state.calls_max,
+                compressed: state.compressed(),
             },
         };
         let mut fields = FieldReader::new("link", &state.link);
@@ -689,7 +691,7 @@ impl<'a> ConnectionBuilder<'a> {
         let (transport, permit): (EngineStart, Box<dyn Send>) = match self.transports.remove(&state.id) {
             Some((local, permit)) => (transport::ready(local), Box::new(permit)),
             None => {
-                let start = self.network_transport(connection, opening.spec.limits);
+                let start = self.network_transport(connection, &opening.spec);
                 let start = start.map_err(|reason| failed(&what, &reason))?;
                 (
                     start,
@@ -719,10 +721,11 @@ impl<'a> ConnectionBuilder<'a> {
     fn network_transport(
         &self,
         connection: &RestoringConnection,
-        limits: ConnectionLimits,
+        spec: &ConnectionSpec,
     ) -> Result<EngineStart, String> {
         let engine = connection.state.engines.last().ok_or("it has no engines")?;
-        let server = || self.plane.connector.restored_server(&connection.schema, limits);
+        let (connector, schema) = (&self.plane.connector, &connection.schema);
+        let server = || connector.restored_server(&spec.app, schema, spec.limits);
         let start = transport::restoring_connection(&engine.kind, engine.version, server);
         start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
     }

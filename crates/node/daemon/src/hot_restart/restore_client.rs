@@ -80,6 +80,7 @@ fn binding_of(connection: &RestoringConnection, number: u32) -> Option<ServiceBi
         methods: Arc::clone(&schema.methods().bindings),
         methods_known: schema.methods_known(),
         message_bytes_max: state.message_bytes_max,
+        compressed: state.compressed(),
     })
 }
 

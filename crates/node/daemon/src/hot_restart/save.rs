@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use provost_datapath::CompressedMessages;
 use provost_engine::AttestedApp;
 use provost_frontend::SendHeap;
 
@@ -398,6 +399,7 @@ impl Writer<'_> {
             is_protobuf: spec.encoding == provost_marshalling::Encoding::Protobuf,
             message_bytes_max: spec.limits.message_bytes_max,
             calls_max: spec.limits.calls_max,
+            passes_compressed: spec.limits.compressed == CompressedMessages::Passed,
             offer_request,
             offer_calls_max,
             is_unannounced: saved.accepted_for.is_some(),

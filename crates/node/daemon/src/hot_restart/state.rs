@@ -5,6 +5,7 @@
 //! first. `docs/hot_restart.md` describes all of it.
 
 use prost::Message;
+use provost_datapath::CompressedMessages;
 
 /// The version of the form. A process that is given another one says so, and ends.
 pub(super) const FORMAT: u32 = 1;
@@ -336,6 +337,19 @@ pub(super) struct Connection {
     /// The app at the other end, on another node, as that node has said.
     #[prost(message, optional, tag = "22")]
     pub(super) attested: Option<AttestedApp>,
+    /// Whether messages go over it as the app's end has them compressed.
+    #[prost(bool, tag = "23")]
+    pub(super) passes_compressed: bool,
+}
+
+impl Connection {
+    pub(super) fn compressed(&self) -> CompressedMessages {
+        if self.passes_compressed {
+            CompressedMessages::Passed
+        } else {
+            CompressedMessages::Decompressed
+        }
+    }
 }
 
 /// An app of another node, as that node has said.

@@ -12,7 +12,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use provost_datapath::{Engine, EngineStart, FieldReader, FieldWriter, Predecessor, RestoreError};
+use provost_datapath::{
+    CompressedMessages, Engine, EngineStart, FieldReader, FieldWriter, Predecessor, PrivateBytes,
+    RestoreError,
+};
 use provost_grpc::MessageEncoding;
 use provost_shm::now_ns;
 use provost_tls::{LoadedStreamTls, TlsSource, TlsStream};
@@ -293,6 +296,8 @@ pub(crate) struct RestoredServer {
     pub(crate) methods: Vec<Method>,
     pub(crate) limits: Limits,
     pub(crate) options: TransportOptions,
+    /// In which share messages count that wait for it.
+    pub(crate) share: Arc<PrivateBytes>,
     /// Where its own configuration says that the service is; else why nothing can be called there.
     pub(crate) route: Result<RestoredRoute, String>,
 }
@@ -346,6 +351,7 @@ fn restore(server: RestoredServer) -> EngineStart {
             dialer: &mut |saved| server.dialer(saved),
             methods: methods(&server.service, &server.methods),
             config: config(compression.unwrap_or_default(), server.limits, server.options),
+            share: server.share.clone(),
             counts,
             signals: predecessor.link,
             restorer: predecessor.restorer,
@@ -493,6 +499,11 @@ fn config(
         keepalive_timeout_ns: options.keepalive_timeout_ns,
         calls_max: limits.calls_in_flight_max,
         message_bytes_max: limits.message_bytes_max,
+        compressed: if limits.takes_compressed() {
+            CompressedMessages::Passed
+        } else {
+            CompressedMessages::Decompressed
+        },
     }
 }
 

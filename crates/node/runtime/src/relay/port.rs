@@ -644,11 +644,7 @@ fn status_step(call: u64, code: Code, reason: &str) -> Step {
     let _ = metadata::append(&mut buffer.bytes, metadata::STATUS_MESSAGE, reason.as_bytes());
     let metadata_bytes = buffer.bytes.len() as u32;
     buffer.bytes.resize(message_offset(metadata_bytes), 0);
-    let body = Body::Encoded(EncodedBody {
-        buffer,
-        metadata_bytes,
-        message_bytes: 0,
-    });
+    let body = Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0));
     Step {
         status: code,
         body,

@@ -32,6 +32,8 @@ pub struct Inputs<'a> {
     pub message: Option<View<'a>>,
     /// The request or response in protobuf, if it is in that form.
     pub protobuf: Option<&'a [u8]>,
+    /// Whether it came compressed, and must be made whole first.
+    pub is_compressed: bool,
     /// The time, in seconds since 1970, for expressions that read it.
     pub unix_s: i64,
 }
@@ -45,6 +47,7 @@ impl<'a> Inputs<'a> {
             metadata: contents.metadata,
             message: contents.message,
             protobuf: contents.protobuf,
+            is_compressed: contents.is_compressed,
             unix_s: 0,
         }
     }
@@ -122,6 +125,7 @@ pub(crate) fn fixed(root: &CheckedNode, tables: &Tables) -> Option<super::consta
         metadata: &[],
         message: None,
         protobuf: None,
+        is_compressed: false,
         unix_s: 0,
     };
     let val = Evaluation::new(&inputs).val(root).ok()?;
@@ -342,6 +346,7 @@ impl<'a> Evaluation<'a> {
             (Some(message), _) => Ok(message),
             // Elements, keys and what is in them have no path.
             (None, Some(_)) => Err(Failure::NotWhole),
+            (None, None) if self.inputs.is_compressed => Err(Failure::NotWhole),
             (None, None) => Err(Failure::NoMessage),
         }
     }

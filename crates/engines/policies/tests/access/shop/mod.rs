@@ -139,6 +139,7 @@ impl Shop {
             metadata,
             message: Some(View::linear(native)),
             protobuf: None,
+            is_compressed: false,
             unix_s: NOW_UNIX_S,
         })
     }
@@ -155,6 +156,7 @@ impl Shop {
             metadata,
             message: None,
             protobuf: Some(protobuf),
+            is_compressed: false,
             unix_s: NOW_UNIX_S,
         })
     }

@@ -1,6 +1,6 @@
 //! How the bytes of messages are compressed. Each message stands alone (PROTOCOL-HTTP2, Requests: Compressed-Flag).
+#![forbid(unsafe_code)]
 
-use std::borrow::Cow;
 use std::io::{Read, Write};
 
 use flate2::Compression;
@@ -72,6 +72,18 @@ impl MessageEncoding {
         }
     }
 
+    /// The encoding of this number in frames of the native protocol and in saved state; None if it is not known here.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<MessageEncoding> {
+        Self::ALL.into_iter().find(|encoding| encoding.number() == number)
+    }
+
+    /// Its number in frames of the native protocol and in saved state.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
     /// The encoding of this name; None if it is not known here.
     #[must_use]
     pub fn named(name: &[u8]) -> Option<MessageEncoding> {
@@ -127,45 +139,6 @@ impl MessageEncoding {
     }
 }
 
-/// Encodings that an end takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EncodingSet(u8);
-
-impl EncodingSet {
-    /// What every end takes.
-    pub const IDENTITY: EncodingSet = EncodingSet(1);
-    /// What this implementation takes.
-    pub const ALL: EncodingSet = EncodingSet((1 << MessageEncoding::ALL.len()) - 1);
-    /// Reads the value of `grpc-accept-encoding`; encodings that are not known here are read over.
-    #[must_use]
-    pub fn read(value: &[u8]) -> EncodingSet {
-        let named = value
-            .split(|byte| *byte == b',')
-            .filter_map(|name| MessageEncoding::named(name.trim_ascii()));
-        named.fold(EncodingSet::IDENTITY, |set, encoding| {
-            EncodingSet(set.0 | 1 << encoding as u8)
-        })
-    }
-
-    /// The value of `grpc-accept-encoding` that says this set.
-    #[must_use]
-    pub fn names(self) -> Cow<'static, str> {
-        if self == EncodingSet::ALL {
-            return Cow::Borrowed("identity,gzip,deflate,zstd");
-        }
-        let named = MessageEncoding::ALL
-            .into_iter()
-            .filter(|encoding| self.contains(*encoding));
-        Cow::Owned(named.map(MessageEncoding::name).collect::<Vec<_>>().join(","))
-    }
-
-    /// Whether this encoding is in the set.
-    #[must_use]
-    pub fn contains(self, encoding: MessageEncoding) -> bool {
-        self.0 & (1 << encoding as u8) != 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,22 +151,15 @@ mod tests {
         MessageEncoding::Zstd,
     ];
 
-    /// COMPRESSION: the names of encodings, and lists of them.
+    /// COMPRESSION: the names of encodings, and their numbers.
     #[test]
-    fn encodings_by_name() {
+    fn encodings_by_name_and_number() {
         for encoding in MessageEncoding::ALL {
             assert_eq!(MessageEncoding::named(encoding.name().as_bytes()), Some(encoding));
+            assert_eq!(MessageEncoding::of_number(encoding.number()), Some(encoding));
         }
         assert_eq!(MessageEncoding::named(b"snappy"), None);
-        assert_eq!(EncodingSet::ALL.names(), "identity,gzip,deflate,zstd");
-        assert_eq!(
-            EncodingSet::read(EncodingSet::ALL.names().as_bytes()),
-            EncodingSet::ALL
-        );
-        let some = EncodingSet::read(b"snappy , gzip,,zstd");
-        let has = MessageEncoding::ALL.map(|encoding| some.contains(encoding));
-        assert_eq!(has, [true, true, false, true]);
-        assert_eq!(EncodingSet::read(b""), EncodingSet::IDENTITY);
+        assert_eq!(MessageEncoding::of_number(4), None);
     }
 
     #[test]

@@ -1,0 +1,411 @@
+//! Compressed messages between a gRPC client and a gRPC server that know nothing of Provost: they pass one node, and two, as they came.
+//! Both ends are driven by hand, so that the test sees every byte of a message.
+
+mod grpc_client;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use grpc_client::{EchoMessage, place, tcp_listener};
+use prost::Message as _;
+use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::{Node, NodeOptions, World, built, watched};
+use provost_grpc::{
+    EncodingSet, GrpcConfig, GrpcConnection, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding,
+    MessageForm, RequestHead, ResponseHead,
+};
+use provost_wire::Code;
+
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
+const GZIP: MessageEncoding = MessageEncoding::Gzip;
+/// It is no gzip: whoever looked into it would refuse it.
+const SEALED: &[u8] = b"nobody looks into this";
+/// Messages that a node decompresses have so many bytes at most.
+const PLAIN_BYTES_MAX: usize = 1 << 20;
+
+/// One end of a connection, which blocks.
+struct RawEnd {
+    grpc: GrpcConnection<Arc<[u8]>>,
+    socket: TcpStream,
+    input: Vec<u8>,
+    began: Instant,
+}
+
+impl RawEnd {
+    fn new(grpc: GrpcConnection<Arc<[u8]>>, socket: TcpStream) -> RawEnd {
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        RawEnd {
+            grpc,
+            socket,
+            input: Vec::new(),
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn write(&mut self) {
+        loop {
+            self.grpc.fill(self.now());
+            let bytes = self.grpc.copied_output();
+            if bytes.is_empty() {
+                return;
+            }
+            self.socket.write_all(&bytes).unwrap();
+            self.grpc.advance(bytes.len(), self.now());
+        }
+    }
+
+    /// What comes next; none when the peer is gone.
+    fn next(&mut self) -> Option<GrpcEvent> {
+        loop {
+            self.write();
+            let received = self.grpc.receive(&self.input, self.now()).ok()?;
+            self.input.drain(..received.consumed);
+            if let Some(event) = received.event {
+                if let GrpcEvent::Message { call, message } = &event {
+                    self.grpc.consume(*call, message.bytes.len());
+                }
+                return Some(event);
+            }
+            self.write();
+            let mut bytes = [0; 16 << 10];
+            match self.socket.read(&mut bytes) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+            }
+        }
+    }
+
+    fn send(&mut self, call: u32, message: &GrpcMessage) {
+        let now = self.now();
+        let sent = self
+            .grpc
+            .send_message(call, message.form, message.bytes[..].into(), now);
+        sent.map_err(|(fault, _)| fault).unwrap();
+    }
+}
+
+/// What came of a call.
+#[derive(Debug)]
+struct RawAnswer {
+    encoding: MessageEncoding,
+    messages: Vec<GrpcMessage>,
+    status: GrpcStatus,
+}
+
+/// A client that compresses by gzip.
+struct RawClient(RawEnd);
+
+impl RawClient {
+    fn of(node: &Node) -> RawClient {
+        let address: SocketAddr = place(node, "web").replace("http://", "").parse().unwrap();
+        let socket = TcpStream::connect(address).unwrap();
+        RawClient(RawEnd::new(
+            GrpcConnection::client(GrpcConfig::default(), 1),
+            socket,
+        ))
+    }
+
+    fn begin(&mut self, method: &str, accepts: &str) -> u32 {
+        let head = RequestHead {
+            encoding: GZIP,
+            accepts: EncodingSet::read(accepts.as_bytes()),
+            ..RequestHead::new(format!("/probe.Probe/{method}"))
+        };
+        let now = self.0.now();
+        self.0.grpc.call(&head, now).unwrap()
+    }
+
+    fn call(&mut self, method: &str, accepts: &str, messages: &[GrpcMessage]) -> RawAnswer {
+        let call = self.begin(method, accepts);
+        messages.iter().for_each(|message| self.0.send(call, message));
+        let now = self.0.now();
+        self.0.grpc.half_close(call, now).unwrap();
+        self.answer(call)
+    }
+
+    fn answer(&mut self, of: u32) -> RawAnswer {
+        let (mut encoding, mut messages) = (MessageEncoding::Identity, Vec::new());
+        loop {
+            match self.0.next().expect("the node is there") {
+                GrpcEvent::Response { call, head } if call == of => encoding = head.encoding,
+                GrpcEvent::Message { call, message } if call == of => messages.push(message),
+                GrpcEvent::Ended { call, status, .. } if call == of => {
+                    return RawAnswer {
+                        encoding,
+                        messages,
+                        status,
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A server that answers with the messages that came, as they came: at once, or when the request has ended.
+struct RawServer {
+    address: SocketAddr,
+    _thread: JoinHandle<()>,
+}
+
+impl RawServer {
+    fn start() -> RawServer {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = move || {
+            for socket in listener.incoming().flatten() {
+                std::thread::spawn(|| serve(socket));
+            }
+        };
+        RawServer {
+            address,
+            _thread: std::thread::spawn(serving),
+        }
+    }
+}
+
+fn serve(socket: TcpStream) {
+    let mut end = RawEnd::new(GrpcConnection::server(GrpcConfig::default(), 1), socket);
+    let is_over = |error: &dyn std::fmt::Display| println!("a call has ended before: {error}");
+    while let Some(event) = end.next() {
+        let now = end.now();
+        match event {
+            GrpcEvent::Request { call, head } => {
+                let head = ResponseHead {
+                    encoding: head.encoding,
+                    ..ResponseHead::default()
+                };
+                if let Err(error) = end.grpc.respond(call, &head, now) {
+                    is_over(&error);
+                }
+            }
+            GrpcEvent::Message { call, message } => end.send(call, &message),
+            GrpcEvent::HalfClosed { call } => {
+                if let Err(error) = end.grpc.finish(call, &GrpcStatus::ok(), &[], now) {
+                    is_over(&error);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The node that clients call, one that it leads to perhaps, and the server.
+struct CompressedSetting {
+    front: Node,
+    _behind: Option<Node>,
+    _server: RawServer,
+    world: World,
+}
+
+fn options(tables: String) -> NodeOptions {
+    NodeOptions {
+        tables,
+        ..NodeOptions::default()
+    }
+}
+
+fn route(transport: &str, endpoint: SocketAddr, more: &str) -> String {
+    format!(
+        "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
+    )
+}
+
+fn listener() -> String {
+    tcp_listener("web", "web") + &format!("message_bytes = {PLAIN_BYTES_MAX}\n")
+}
+
+impl CompressedSetting {
+    fn of_one_node() -> CompressedSetting {
+        let (server, mut world) = (RawServer::start(), World::new(ROLE));
+        let tables = listener() + &route("grpc", server.address, "");
+        let front = world.node("one", &options(tables));
+        front.operate(&["schema", "prefetch", PROTO]);
+        CompressedSetting {
+            front,
+            _behind: None,
+            _server: server,
+            world,
+        }
+    }
+
+    fn of_two_nodes() -> CompressedSetting {
+        let (server, mut world) = (RawServer::start(), World::new(ROLE));
+        let exported = route("grpc", server.address, "export = true\napp = \"front\"\n");
+        let behind = world.node("b", &options(exported));
+        let front = world.node("a", &options(listener() + &route("tcp", behind.address, "")));
+        for node in [&front, &behind] {
+            node.operate(&["schema", "prefetch", PROTO]);
+        }
+        CompressedSetting {
+            front,
+            _behind: Some(behind),
+            _server: server,
+            world,
+        }
+    }
+
+    /// Denies calls by a field of their requests.
+    fn deny_secrets(&self) {
+        let rules = self.world.directory().join("acl.toml");
+        let deny = "default = \"allow\"\n[[rule]]\nname = \"secrets\"\naction = \"deny\"\nwhen = 'request.text == \"secret\"'\n";
+        std::fs::write(&rules, deny).unwrap();
+        let rules = rules.to_str().unwrap();
+        let attach = ["policy", "attach", "--kind", "access", "--name", "acl"];
+        let more = ["--config", rules, "--method", "Echo", "--side", "client"];
+        self.front.operate(&[&attach[..], &more[..]].concat());
+    }
+}
+
+fn tested(body: impl FnOnce() + Send + 'static) {
+    built::program("provost", "provost-cli", ROLE);
+    watched(body);
+}
+
+fn message(form: MessageForm, bytes: &[u8]) -> GrpcMessage {
+    let bytes = bytes.to_vec();
+    GrpcMessage { form, bytes }
+}
+
+/// A message of `probe.Echo` in gzip that no node would make: each byte is stored as it is, so the bytes show who has written them.
+fn stored(text: &str, payload_bytes: usize) -> Vec<u8> {
+    let echo = EchoMessage {
+        text: text.to_owned(),
+        payload: vec![0; payload_bytes],
+        ..EchoMessage::default()
+    };
+    // Two members (RFC 1952, section 2.2), which decompress to what both have.
+    let plain = echo.encode_to_vec();
+    let (first, second) = plain.split_at(1);
+    [GZIP.compress(first), GZIP.compress(second)].concat()
+}
+
+/// Calls of both kinds whose messages nobody may look into.
+fn sealed_messages_pass(client: &mut RawClient) {
+    let sealed = [message(MessageForm::Compressed, SEALED)];
+    let answer = client.call("Echo", "gzip", &sealed);
+    assert_eq!(
+        (answer.status.code, answer.encoding),
+        (Code::Ok, GZIP),
+        "{answer:?}"
+    );
+    assert_eq!(answer.messages, sealed);
+    let mixed = [
+        message(MessageForm::Compressed, SEALED),
+        message(MessageForm::Plain, b"\x0a\x01a"),
+        message(MessageForm::Compressed, &[7; 300_000]),
+    ];
+    let answer = client.call("Chat", "gzip", &mixed);
+    assert_eq!(
+        (answer.status.code, answer.encoding),
+        (Code::Ok, GZIP),
+        "{answer:?}"
+    );
+    assert_eq!(answer.messages, mixed);
+}
+
+#[test]
+fn compressed_messages_pass_one_node_as_they_came() {
+    tested(|| {
+        let setting = CompressedSetting::of_one_node();
+        sealed_messages_pass(&mut RawClient::of(&setting.front));
+    });
+}
+
+#[test]
+fn compressed_messages_pass_two_nodes_as_they_came() {
+    tested(|| {
+        let setting = CompressedSetting::of_two_nodes();
+        sealed_messages_pass(&mut RawClient::of(&setting.front));
+    });
+}
+
+#[test]
+fn a_client_that_does_not_take_the_servers_encoding_gets_its_messages_plain() {
+    tested(|| {
+        let setting = CompressedSetting::of_two_nodes();
+        let mut client = RawClient::of(&setting.front);
+        let sent = stored("open", 1_000);
+        let answer = client.call("Echo", "zstd", &[message(MessageForm::Compressed, &sent)]);
+        let plain = GZIP.decompress(&sent, u32::MAX).unwrap();
+        assert_eq!(
+            answer.messages,
+            [message(MessageForm::Plain, &plain)],
+            "{answer:?}"
+        );
+        let answer = client.call("Echo", "zstd", &[message(MessageForm::Compressed, SEALED)]);
+        assert_eq!(answer.status.code, Code::Internal, "{answer:?}");
+    });
+}
+
+#[test]
+fn a_policy_on_a_field_judges_what_is_compressed_and_what_goes_on_is_what_came() {
+    tested(|| {
+        for setting in [
+            CompressedSetting::of_one_node(),
+            CompressedSetting::of_two_nodes(),
+        ] {
+            setting.deny_secrets();
+            let mut client = RawClient::of(&setting.front);
+            let mut echo =
+                |bytes: &[u8]| client.call("Echo", "gzip", &[message(MessageForm::Compressed, bytes)]);
+            let open = stored("open", 10_000);
+            let answer = echo(&open);
+            assert_eq!(
+                answer.messages,
+                [message(MessageForm::Compressed, &open)],
+                "{answer:?}"
+            );
+            let answer = echo(&stored("secret", 10_000));
+            assert_eq!(answer.status.code, Code::PermissionDenied, "{answer:?}");
+            // Who cannot read a message does not let it pass: one that is damaged, and one that grows over the bound.
+            for unreadable in [SEALED.to_vec(), stored("open", PLAIN_BYTES_MAX)] {
+                let answer = echo(&unreadable);
+                assert_eq!(answer.status.code, Code::PermissionDenied, "{answer:?}");
+            }
+            setting.front.operate(&["policy", "detach", "acl"]);
+            // Nobody reads it now, so nobody minds.
+            assert_eq!(echo(SEALED).status.code, Code::Ok);
+        }
+    });
+}
+
+#[test]
+fn hot_restarts_go_on_with_compressed_messages_that_are_held() {
+    tested(|| {
+        for mut setting in [
+            CompressedSetting::of_one_node(),
+            CompressedSetting::of_two_nodes(),
+        ] {
+            let mut client = RawClient::of(&setting.front);
+            let call = client.begin("Chat", "gzip");
+            // More than the windows let through: the client reads none of its replies meanwhile.
+            let sent: Vec<GrpcMessage> = (0..12)
+                .map(|nth| message(MessageForm::Compressed, &[nth; 10_000]))
+                .collect();
+            sent.iter().for_each(|message| client.0.send(call, message));
+            client.0.write();
+            std::thread::sleep(Duration::from_millis(200));
+            println!("{:?}", setting.front.replace());
+            let now = client.0.now();
+            client.0.grpc.half_close(call, now).unwrap();
+            let answer = client.answer(call);
+            assert_eq!(answer.status.code, Code::Ok);
+            assert_eq!(answer.encoding, GZIP);
+            let plain = |message: &GrpcMessage| message.form == MessageForm::Plain;
+            assert!(!answer.messages.iter().any(plain));
+            assert!(
+                answer.messages == sent,
+                "every message comes once, in order, as it was"
+            );
+        }
+    });
+}
