@@ -125,7 +125,7 @@ impl NodeCall {
     fn end_of_requests(self) -> GrpcStatus {
         if self.phase == NodeCallPhase::Fresh && !self.method.client_streaming {
             let message = "the request has no message, and the method takes one";
-            return GrpcStatus::new(Code::Internal, message);
+            return GrpcStatus::new(Code::Unimplemented, message);
         }
         GrpcStatus::new(Code::Ok, "")
     }

@@ -345,7 +345,8 @@ fn compresses(call: &PortCall, client_streaming: bool) -> bool {
 
 /// A call whose method takes one message has just that.
 fn check_single(call: &PortCall) -> Result<(), GrpcStatus> {
-    let wrong = |message: &str| Err(GrpcStatus::new(Code::Internal, message));
+    // gRPC's status codes: "Request cardinality violation".
+    let wrong = |message: &str| Err(GrpcStatus::new(Code::Unimplemented, message));
     match (call.phase, call.incoming.len()) {
         (CallPhase::Ready, 0) => wrong("the request has no message, and the method takes one"),
         (CallPhase::Ready, 1) | (CallPhase::Begun, 0) => Ok(()),

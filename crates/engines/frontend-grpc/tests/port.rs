@@ -303,14 +303,14 @@ fn requests_that_are_malformed_fail_alone() {
     rig.client.half_close(none, 1).unwrap();
     rig.exchange();
     assert!(rig.take().is_none());
-    assert_eq!(rig.ended(none).0.code, Code::Internal);
+    assert_eq!(rig.ended(none).0.code, Code::Unimplemented);
 
     let two = rig.begin(RequestHead::new(UNARY));
     rig.send(two, &note("a"));
     rig.send(two, &note("b"));
     rig.exchange();
     assert!(rig.take().is_none());
-    assert_eq!(rig.ended(two).0.code, Code::Internal);
+    assert_eq!(rig.ended(two).0.code, Code::Unimplemented);
 
     let long = rig.call(UNARY, &note(&"x".repeat(MESSAGE_BYTES_MAX as usize)));
     assert_eq!(rig.ended(long).0.code, Code::ResourceExhausted);
