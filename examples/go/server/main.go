@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
 	"provost.example/greeter/hello"
@@ -37,5 +38,7 @@ func main() {
 	fmt.Println("listening at", listener.Addr())
 	server := grpc.NewServer()
 	hello.RegisterGreeterServer(server, greeter{})
+	// A node whose route says so learns the schema from the server itself.
+	reflection.Register(server)
 	log.Fatal(server.Serve(listener))
 }

@@ -258,3 +258,48 @@ fn clients_of_each_language_and_apps_call_servers_of_each_through_two_nodes() {
         }
     });
 }
+
+/// The route of a server of Go whose node has no schema: it learns that from the server, by what Go's library tells of it.
+#[test]
+fn a_schema_is_learned_from_the_reflection_of_a_server_in_go() {
+    built::program("provost", "provost-cli", ROLE);
+    let Some(go) = go() else { return };
+    watched(move || {
+        let address = free_address();
+        let mut world = World::new(ROLE);
+        let command = go.command(&go.server, &[&address.to_string()]);
+        let _server = Program::start("example-server", command, world.directory());
+        eventually("the server listens", WAIT_MAX, || {
+            TcpStream::connect(address).is_ok()
+        });
+        let route = format!(
+            "[[route]]\nservice = \"hello.Greeter\"\ntransport = \"grpc\"\nendpoints = [\"{address}\"]\nreflection = true\n"
+        );
+        let options = NodeOptions {
+            tables: tcp_listener("web", "web") + &route,
+            ..NodeOptions::default()
+        };
+        let node = world.node("one", &options);
+        assert_eq!(greeted(&go, &place_of(&node), "Ann"), go.greeting("Ann"));
+        let listed = node.operate(&["schema", "list"]);
+        assert!(listed.contains(&format!("reflection of {address}")), "{listed}");
+        // What is learned is typed: a policy reads a field of it.
+        let rules = world.directory().join("acl.toml");
+        let deny = "default = \"allow\"\n[[rule]]\nname = \"eve\"\naction = \"deny\"\nwhen = 'request.name == \"Eve\"'\n";
+        std::fs::write(&rules, deny).unwrap();
+        let rules = rules.to_str().unwrap();
+        let attach = ["policy", "attach", "--kind", "access", "--name", "acl"];
+        let more = ["--config", rules, "--method", "Greet", "--side", "client"];
+        node.operate(&[&attach[..], &more[..]].concat());
+        assert_eq!(greeted(&go, &place_of(&node), "Ann"), go.greeting("Ann"));
+        let refused = go
+            .command(&go.client, &[&place_of(&node), "Eve"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains("PermissionDenied"),
+            "{said}"
+        );
+    });
+}
