@@ -16,25 +16,103 @@ use tonic_probe::TonicServer;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
-const SERVER: &str = "10.77.0.2:50051";
 /// What a node marks its connections with.
 const MARK: u32 = 7;
 /// Told of a connection of the node's own that has come back to it.
 const OWN: &str = "was redirected to the node itself";
 
-/// The client's host and the server's.
-struct TwoHosts {
-    client: Namespace,
-    server: Namespace,
+/// Which addresses the hosts have.
+struct HostAddresses {
+    /// As rules of the firewall call it.
+    family: &'static str,
+    client: &'static str,
+    server: &'static str,
+    /// Where the server is called.
+    place: &'static str,
+    loopback: &'static str,
+    any: &'static str,
+    /// What `ip route` is to take for this host.
+    all: &'static str,
 }
 
-impl TwoHosts {
-    fn new() -> io::Result<TwoHosts> {
-        let (client, server) = (Namespace::new()?, Namespace::new()?);
-        client.join("eth0", &server, "eth0")?;
-        client.command("ip addr add 10.77.0.1/24 dev eth0")?;
-        server.command("ip addr add 10.77.0.2/24 dev eth0")?;
-        Ok(TwoHosts { client, server })
+const IPV4: HostAddresses = HostAddresses {
+    family: "ip",
+    client: "10.77.0.1/24",
+    server: "10.77.0.2/24",
+    place: "10.77.0.2:50051",
+    loopback: "127.0.0.1:0",
+    any: "0.0.0.0:0",
+    all: "0.0.0.0/0",
+};
+
+const IPV6: HostAddresses = HostAddresses {
+    family: "ip6",
+    client: "fd77::1/64 nodad",
+    server: "fd77::2/64 nodad",
+    place: "[fd77::2]:50051",
+    loopback: "[::1]:0",
+    any: "[::]:0",
+    all: "::/0",
+};
+
+impl HostAddresses {
+    /// An address as rules have it, without its network.
+    fn of_server(&self) -> &'static str {
+        self.server.split('/').next().unwrap_or_default()
+    }
+
+    /// Its option of `ip`.
+    fn option(&self) -> &'static str {
+        if self.family == "ip6" { "-6" } else { "-4" }
+    }
+}
+
+/// The client's host and the server's, which call each other by addresses of one family.
+struct TwoHosts<'a> {
+    client: &'a Namespace,
+    server: &'a Namespace,
+    addresses: HostAddresses,
+}
+
+/// Two hosts with addresses of both families.
+fn joined() -> io::Result<[Namespace; 2]> {
+    let (client, server) = (Namespace::new()?, Namespace::new()?);
+    client.join("eth0", &server, "eth0")?;
+    for addresses in [IPV4, IPV6] {
+        client.command(&format!("ip addr add {} dev eth0", addresses.client))?;
+        server.command(&format!("ip addr add {} dev eth0", addresses.server))?;
+    }
+    Ok([client, server])
+}
+
+impl TwoHosts<'_> {
+    /// A chain of a host's own, with one rule.
+    fn set_rule(&self, host: &Namespace, hook: &str, rule: &str) -> io::Result<()> {
+        let family = self.addresses.family;
+        host.command(&format!("nft add table {family} node"))?;
+        host.command(&format!("nft add chain {family} node way {{ {hook} }}"))?;
+        host.command(&format!("nft flush chain {family} node way"))?;
+        host.command(&format!("nft add rule {family} node way {rule}"))?;
+        Ok(())
+    }
+
+    fn drop_rules(&self, host: &Namespace) -> io::Result<()> {
+        host.command(&format!("nft delete table {} node", self.addresses.family))?;
+        Ok(())
+    }
+
+    /// A call on a connection of its own; the text that comes back.
+    fn echo(&self, text: &str) -> Result<String, tonic::Status> {
+        let probe = GrpcProbe::at(&format!("http://{}", self.addresses.place));
+        run(async { probe.echo(text).await })
+    }
+
+    /// The connections to gRPC servers that a node has opened.
+    fn opened_to_servers(&self, node: &Node) -> usize {
+        let log = node.program.log();
+        log.lines()
+            .filter(|line| line.contains("connection opened") && line.contains(self.addresses.place))
+            .count()
     }
 }
 
@@ -57,38 +135,17 @@ fn port_of(node: &Node) -> String {
     place.rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// A chain of a host's own, with one rule.
-fn set_rule(host: &Namespace, hook: &str, rule: &str) -> io::Result<()> {
-    host.command("nft add table ip node")?;
-    host.command(&format!("nft add chain ip node way {{ {hook} }}"))?;
-    host.command("nft flush chain ip node way")?;
-    host.command(&format!("nft add rule ip node way {rule}"))?;
-    Ok(())
-}
-
-/// A call on a connection of its own; the text that comes back.
-fn echo(text: &str) -> Result<String, tonic::Status> {
-    let probe = GrpcProbe::at(&format!("http://{SERVER}"));
-    run(async { probe.echo(text).await })
-}
-
-/// The connections to gRPC servers that a node has opened.
-fn opened_to_servers(node: &Node) -> usize {
-    let log = node.program.log();
-    log.lines()
-        .filter(|line| line.contains("connection opened") && line.contains(SERVER))
-        .count()
-}
-
-fn passes_on_the_clients_host(world: &mut World, hosts: &TwoHosts) -> io::Result<()> {
-    let node = node(world, "out", "127.0.0.1:0", "redirect");
+fn passes_on_the_clients_host(world: &mut World, hosts: &TwoHosts<'_>) -> io::Result<()> {
+    let node = node(world, "out", hosts.addresses.loopback, "redirect");
     let hook = "type nat hook output priority -100 ;";
     let port = port_of(&node);
-    let others = format!("ip daddr 10.77.0.2 tcp dport 50051 meta mark != {MARK} redirect to :{port}");
-    set_rule(&hosts.client, hook, &others)?;
-    assert_eq!(echo("out").unwrap(), "out");
+    let (family, server) = (hosts.addresses.family, hosts.addresses.of_server());
+    let towards = format!("{family} daddr {server} tcp dport 50051");
+    let others = format!("{towards} meta mark != {MARK} redirect to :{port}");
+    hosts.set_rule(hosts.client, hook, &others)?;
+    assert_eq!(hosts.echo("out").unwrap(), "out");
     eventually("the connection is logged", WAIT_MAX, || {
-        opened_to_servers(&node) == 1
+        hosts.opened_to_servers(&node) == 1
     });
     // Who comes by itself was going nowhere else.
     let probe = GrpcProbe::at(&place(&node, "web"));
@@ -96,66 +153,75 @@ fn passes_on_the_clients_host(world: &mut World, hosts: &TwoHosts) -> io::Result
     node.program.wait_for_log("it was not redirected");
 
     // A rule that leaves nothing out brings the node's own connection back to it.
-    let all = format!("ip daddr 10.77.0.2 tcp dport 50051 redirect to :{port}");
-    set_rule(&hosts.client, hook, &all)?;
-    let looped = echo("round and round").unwrap_err();
+    let all = format!("{towards} redirect to :{port}");
+    hosts.set_rule(hosts.client, hook, &all)?;
+    let looped = hosts.echo("round and round").unwrap_err();
     assert_eq!(looped.code(), Code::FailedPrecondition, "{looped:?}");
     assert!(looped.message().contains(OWN), "{looped:?}");
-    hosts.client.command("nft delete table ip node")?;
+    hosts.drop_rules(hosts.client)?;
     Ok(())
 }
 
-fn passes_on_the_servers_host(world: &mut World, hosts: &TwoHosts) -> io::Result<()> {
-    let node = node(world, "in", "0.0.0.0:0", "redirect");
+fn passes_on_the_servers_host(world: &mut World, hosts: &TwoHosts<'_>) -> io::Result<()> {
+    let node = node(world, "in", hosts.addresses.any, "redirect");
     let hook = "type nat hook prerouting priority -100 ;";
     let rule = format!("tcp dport 50051 redirect to :{}", port_of(&node));
-    set_rule(&hosts.server, hook, &rule)?;
-    assert_eq!(echo("in").unwrap(), "in");
-    assert_eq!(opened_to_servers(&node), 1);
-    hosts.server.command("nft delete table ip node")?;
+    hosts.set_rule(hosts.server, hook, &rule)?;
+    assert_eq!(hosts.echo("in").unwrap(), "in");
+    assert_eq!(hosts.opened_to_servers(&node), 1);
+    hosts.drop_rules(hosts.server)?;
     Ok(())
 }
 
-fn passes_without_a_change_of_addresses(world: &mut World, hosts: &TwoHosts) -> io::Result<()> {
-    let node = node(world, "taken", "0.0.0.0:0", "tproxy");
-    hosts.server.command("ip rule add fwmark 1 lookup 100")?;
-    hosts
-        .server
-        .command("ip route add local 0.0.0.0/0 dev lo table 100")?;
+fn passes_without_a_change_of_addresses(world: &mut World, hosts: &TwoHosts<'_>) -> io::Result<()> {
+    let node = node(world, "taken", hosts.addresses.any, "tproxy");
+    let (option, all) = (hosts.addresses.option(), hosts.addresses.all);
+    let server = hosts.server;
+    server.command(&format!("ip {option} rule add fwmark 1 lookup 100"))?;
+    server.command(&format!("ip {option} route add local {all} dev lo table 100"))?;
     let hook = "type filter hook prerouting priority -150 ;";
     let rule = format!(
         "iifname eth0 tcp dport 50051 tproxy to :{} meta mark set 1 accept",
         port_of(&node)
     );
-    set_rule(&hosts.server, hook, &rule)?;
-    assert_eq!(echo("taken").unwrap(), "taken");
-    assert_eq!(opened_to_servers(&node), 1);
-    hosts.server.command("nft delete table ip node")?;
+    hosts.set_rule(hosts.server, hook, &rule)?;
+    assert_eq!(hosts.echo("taken").unwrap(), "taken");
+    assert_eq!(hosts.opened_to_servers(&node), 1);
+    hosts.drop_rules(hosts.server)?;
     Ok(())
 }
 
 #[test]
 fn connections_go_through_nodes_and_no_address_changes() {
     built::program("provost", "provost-cli", ROLE);
-    let hosts = match TwoHosts::new() {
+    let [client, server] = match joined() {
         Ok(hosts) => hosts,
         Err(error) => return provost_skip::error(&error),
     };
     watched(move || {
-        let mut world = World::new(ROLE);
-        let passed = hosts.client.run(|| {
-            let address = SERVER.parse().unwrap();
-            let _server = hosts.server.run(|| Ok(TonicServer::at(address)))?;
-            assert_eq!(echo("straight").unwrap(), "straight");
-            passes_on_the_clients_host(&mut world, &hosts)?;
-            // In a thread that is there until the nodes are gone: they end with whoever has started them.
-            hosts.server.run(|| {
-                passes_on_the_servers_host(&mut world, &hosts)?;
-                passes_without_a_change_of_addresses(&mut world, &hosts)
-            })
-        });
-        if let Err(error) = passed {
-            provost_skip::error(&error);
+        for addresses in [IPV4, IPV6] {
+            let hosts = TwoHosts {
+                client: &client,
+                server: &server,
+                addresses,
+            };
+            if let Err(error) = client.run(|| pass_through_nodes(&hosts)) {
+                provost_skip::error(&error);
+            }
         }
     });
+}
+
+/// Calls through nodes on either host. The test is on the client's.
+fn pass_through_nodes(hosts: &TwoHosts<'_>) -> io::Result<()> {
+    let mut world = World::new(ROLE);
+    let address = hosts.addresses.place.parse().unwrap();
+    let _server = hosts.server.run(|| Ok(TonicServer::at(address)))?;
+    assert_eq!(hosts.echo("straight").unwrap(), "straight");
+    passes_on_the_clients_host(&mut world, hosts)?;
+    // In a thread that is there until the nodes are gone: they end with whoever has started them.
+    hosts.server.run(|| {
+        passes_on_the_servers_host(&mut world, hosts)?;
+        passes_without_a_change_of_addresses(&mut world, hosts)
+    })
 }
