@@ -216,5 +216,15 @@ impl AttachError {
 /// Reads a configuration into a type of the policy's own (with `#[serde(deny_unknown_fields)]`, so that a misspelt key
 /// is an error).
 pub fn parse_config<T: serde::de::DeserializeOwned>(config: &toml::Table) -> Result<T, ConfigError> {
-    T::deserialize(toml::Value::Table(config.clone())).map_err(|error| ConfigError::new("", error.message()))
+    T::deserialize(toml::Value::Table(config.clone())).map_err(|error| {
+        let text = error.to_string();
+        ConfigError::new(key_in(&text), error.message())
+    })
+}
+
+/// The key whose value is of another type, as the parser's text names it behind its message; empty where it names none.
+fn key_in(text: &str) -> &str {
+    let mut lines = text.lines();
+    let key = lines.find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+    key.unwrap_or_default()
 }

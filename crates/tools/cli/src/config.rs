@@ -121,13 +121,14 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 fn check(path: &Path, json: bool) -> Result<(), Failure> {
     let read = provostd::read_configuration(&Sources::at(path));
-    let problem = read.err().map(|error| error.to_string());
+    let failure = read.err().map(refused);
+    let problem = failure.as_ref().map(|failure| &failure.message);
     if json {
         let verdict = serde_json::json!({ "path": path, "good": problem.is_none(), "problem": problem });
         print(&json_document(&verdict)?)?;
     }
-    match problem {
-        Some(problem) => Err(Failure::new(Exit::Refused, problem)),
+    match failure {
+        Some(failure) => Err(failure),
         None if json => Ok(()),
         None => print("the configuration is good\n"),
     }

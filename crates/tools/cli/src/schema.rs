@@ -175,6 +175,14 @@ fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> 
         [] => files.iter().map(|file| directory_of(file)).collect(),
         includes => includes.to_vec(),
     };
+    let is_there =
+        |file: &&PathBuf| file.exists() || directories.iter().any(|folder| folder.join(file).exists());
+    if let Some(missing) = files.iter().find(|file| !is_there(file)) {
+        return Err(Failure::usage(format!(
+            "{}: there is no such file",
+            missing.display()
+        )));
+    }
     let compiled = protox::compile(files, directories)
         .map_err(|error| Failure::new(Exit::Refused, format!("{error:?}").trim_end().to_owned()))?;
     Ok(compiled.encode_to_vec())

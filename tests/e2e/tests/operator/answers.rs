@@ -346,6 +346,85 @@ fn what_names_nothing_there_is_refused() {
 }
 
 #[test]
+fn what_is_mistyped_is_named_with_what_may_be_meant() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node("alone", &NodeOptions::default());
+        let operator = Operator::of(&node);
+        let attach = |more: &[&'static str]| [&["policy", "attach", "--kind"][..], more].concat();
+        let table = [
+            (attach(&["rat-limit"]), 5, "did you mean rate-limit?"),
+            (
+                attach(&["nonsense"]),
+                5,
+                "there is no kind of policy \"nonsense\"",
+            ),
+            (
+                attach(&["rate-limit", "--set", "burst=abc"]),
+                5,
+                "burst: invalid type: string \"abc\"",
+            ),
+            (
+                attach(&["rate-limit", "--set", "burts=3"]),
+                5,
+                "unknown field `burts`, expected one of `requests_per_second`, `burst`",
+            ),
+            (
+                attach(&["fault", "--set", "delay.percentage=half"]),
+                5,
+                "delay.percentage: invalid type",
+            ),
+            (
+                attach(&["access", "--config", "/nowhere/rules.toml"]),
+                2,
+                "/nowhere/rules.toml: No such file",
+            ),
+            (
+                vec!["schema", "prefetch", "/nowhere/a.proto"],
+                2,
+                "/nowhere/a.proto: there is no such file",
+            ),
+            (
+                vec!["schema", "prefetch", "/nowhere/a.pb"],
+                2,
+                "/nowhere/a.pb: No such file",
+            ),
+            (
+                vec!["config", "check", "/nowhere/a.toml"],
+                2,
+                "/nowhere/a.toml: No such file",
+            ),
+            (
+                vec!["config", "diff", "/nowhere/a.toml"],
+                2,
+                "/nowhere/a.toml: No such file",
+            ),
+            (
+                vec!["plan", "run", "/nowhere/plan.toml"],
+                2,
+                "/nowhere/plan.toml: No such file",
+            ),
+            (
+                vec!["policy", "detach", "nobody"],
+                5,
+                "no policy is attached under the name \"nobody\"",
+            ),
+            (
+                vec!["status", "--socket", "/nowhere/a.sock"],
+                3,
+                "cannot reach provostd at /nowhere/a.sock",
+            ),
+            (vec!["staus"], 2, "a similar subcommand exists: 'status'"),
+        ];
+        for (command, code, part) in table {
+            let said = operator.fails(code, &command);
+            assert!(said.contains(part), "{command:?} does not say {part:?}: {said}");
+        }
+        assert!(operator.policies().is_empty());
+    });
+}
+
+#[test]
 fn a_plan_that_was_run_is_not_run_again_before_it_is_undone() {
     tested(|| {
         let setting = setting("");

@@ -7,6 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use provost_engine::PolicyKind;
 use provost_plugin::LoadError;
 
+use crate::suggestion::nearest;
+
 /// Kinds of one name, at most, each another version.
 const VERSIONS_MAX: usize = 64;
 
@@ -42,16 +44,23 @@ pub struct KindDescription {
     pub origin: Origin,
 }
 
+/// What to say of a kind that may be meant.
+fn meant(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
 /// There is no such kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSuchKind {
     /// The name is unknown.
-    #[error("there is no kind of policy \"{name}\"; this node has {known}")]
+    #[error("there is no kind of policy \"{name}\"; this node has {known}{}", meant(.near.as_deref()))]
     Name {
         /// What was asked for.
         name: String,
         /// The names that are known.
         known: String,
+        /// The one of them that may be meant.
+        near: Option<String>,
     },
     #[error("\"{name}\" has no version {version} here; this node has {known}")]
     Version {
@@ -153,9 +162,11 @@ impl Registry {
             _ => {
                 let mut known: Vec<_> = kinds.keys().map(|(name, _)| format!("\"{name}\"")).collect();
                 known.dedup();
+                let near = nearest(name, kinds.keys().map(|(name, _)| name.as_str()));
                 NoSuchKind::Name {
                     name: name.to_owned(),
                     known: known.join(", "),
+                    near: near.map(str::to_owned),
                 }
             }
         })
