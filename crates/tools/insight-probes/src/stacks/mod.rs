@@ -1,6 +1,7 @@
 //! Stacks of the proxy's own code, sampled by a timer: which part of its time goes to the codec, which to each filter.
 
 mod code;
+pub mod example;
 mod names;
 mod owner;
 mod program;

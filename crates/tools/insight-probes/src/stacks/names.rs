@@ -6,7 +6,7 @@
 //! 2.9.5). In a position-independent program all of these words are relocations, so they are found without symbols.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use object::read::elf::{ElfFile64, FileHeader, Rela};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
@@ -185,6 +185,30 @@ impl FunctionStarts {
             .collect();
         starts.sort_unstable();
         Some(FunctionStarts(starts))
+    }
+
+    /// Whether every entry of a section at an address says that its function's frames are in a range, and that the range begins
+    /// where the section says: readers subtract one from the other.
+    pub(crate) fn has_frames_within(address: u64, section: &[u8], frames: &Range<u64>) -> bool {
+        let Some((head, rest)) = section.split_first_chunk::<12>() else {
+            return false;
+        };
+        let target = |place: u64, bytes: &[u8]| {
+            let offset = bytes
+                .first_chunk::<4>()
+                .map_or(0, |four| i32::from_le_bytes(*four));
+            place.wrapping_add_signed(i64::from(offset))
+        };
+        let is_known = head[..4] == [1, POINTER_ENCODING, COUNT_ENCODING, TABLE_ENCODING];
+        let begins = target(address.wrapping_add(4), &head[4..8]) == frames.start;
+        let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        let entries = rest.chunks_exact(8);
+        is_known
+            && begins
+            && entries.len() >= count
+            && entries
+                .take(count)
+                .all(|entry| frames.contains(&target(address, &entry[4..])))
     }
 
     /// The start of the function that an address is in.

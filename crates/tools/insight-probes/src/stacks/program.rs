@@ -56,12 +56,20 @@ impl ProgramCode {
             let end = section.address().checked_add(section.size())?;
             Some((section.address()..end, section.data().ok()?.to_vec()))
         };
-        let index = section(".eh_frame_hdr");
+        let mut index = section(".eh_frame_hdr");
+        let mut frames = section(".eh_frame");
         let starts = index
             .as_ref()
             .map_or_else(FunctionStarts::default, |(range, bytes)| {
                 FunctionStarts::parse(range.start, bytes)
             });
+        let is_walkable = index.as_ref().zip(frames.as_ref());
+        let is_walkable = is_walkable.is_some_and(|((at, index), (frames, _))| {
+            FunctionStarts::has_frames_within(at.start, index, frames)
+        });
+        if !is_walkable {
+            (index, frames) = (None, None);
+        }
         let segments = file.segments().map(|segment| {
             let (offset, length) = segment.file_range();
             (offset, length, segment.address())
@@ -74,7 +82,7 @@ impl ProgramCode {
                 NamedFunctions::None => FunctionNames::new(),
             },
             index,
-            frames: section(".eh_frame"),
+            frames,
         })
     }
 
@@ -119,6 +127,93 @@ impl ProgramCode {
             eh_frame_hdr_svma,
             eh_frame_hdr,
             ..Default::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stacks::example::{CLASS, FUNCTIONS, example_program};
+    use crate::stacks::frames_walked;
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> Result<ProgramCode, UnreadableProgram> {
+        ProgramCode::read(bytes, NamedFunctions::All)
+    }
+
+    #[test]
+    fn virtual_functions_of_a_stripped_program_have_their_class_for_a_name() {
+        let code = read(&example_program()).unwrap();
+        assert_eq!(code.named_functions(), 2);
+        for function in FUNCTIONS {
+            assert_eq!(code.function_at(function + 5), Some(CLASS));
+        }
+        assert_eq!(code.function_at(FUNCTIONS[0] - 1), None);
+        assert_eq!(code.address_of(0x104), Some(0x104));
+        assert_eq!(code.address_of(1 << 40), None);
+        // A caller's address on the stack is walked to.
+        let stack = [(FUNCTIONS[1] + 8).to_le_bytes(), [0; 8]].concat();
+        assert!(frames_walked(code, FUNCTIONS[0] + 4, &stack) >= 2);
+        let library = ProgramCode::read(&example_program(), NamedFunctions::None).unwrap();
+        assert_eq!(library.named_functions(), 0);
+    }
+
+    #[test]
+    fn other_files_are_refused_with_what_they_are() {
+        let error = |bytes: &[u8]| read(bytes).map(|_| ()).unwrap_err().to_string();
+        assert!(error(b"#!/bin/sh\n").contains("not a 64-bit ELF file"));
+        assert!(error(&[]).contains("not a 64-bit ELF file"));
+        let mut other = example_program();
+        // The machine: 183 is AArch64.
+        other[18] = 183;
+        assert!(
+            error(&other).contains("only those for x86-64"),
+            "{}",
+            error(&other)
+        );
+    }
+
+    #[test]
+    fn a_section_that_claims_to_be_longer_than_its_file_is_not_read() {
+        let mut file = example_program();
+        let headers = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+        for section in 1..7 {
+            let size = headers + section * 64 + 32;
+            file[size..size + 8].copy_from_slice(&(u64::MAX >> 1).to_le_bytes());
+        }
+        let code = read(&file).unwrap();
+        assert_eq!(
+            (code.named_functions(), code.function_at(FUNCTIONS[0])),
+            (0, None)
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_file_panics_or_names_more_than_it_has(
+            damages in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+            cut: prop::sample::Index,
+            is_cut: bool,
+            stack in prop::collection::vec(any::<u8>(), 0..256),
+            instruction: u64,
+        ) {
+            let mut file = example_program();
+            for (at, byte) in damages {
+                let at = at.index(file.len());
+                file[at] = byte;
+            }
+            if is_cut {
+                file.truncate(cut.index(file.len()));
+            }
+            if let Ok(code) = read(&file) {
+                prop_assert!(code.named_functions() <= file.len() / 8);
+                prop_assert!(code.function_at(instruction).is_none_or(|name| name.len() <= file.len()));
+                let near = FUNCTIONS[0] + instruction % 64;
+                prop_assert!(frames_walked(code, near, &stack) <= crate::stacks::code::FRAMES_MAX);
+            }
         }
     }
 }
