@@ -143,3 +143,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_million_spans_become_one_graph_and_none_is_lost() {
+    const SPANS: usize = 1_000_000;
+    let rows = synthetic_alibaba_rows(SPANS / 10, 11.0, 1);
+    let read_spans = read(&rows, TraceFormat::Alibaba).unwrap();
+    let spans = rows.lines().count() - 1;
+    assert!(spans > SPANS, "{spans}");
+    let mut forest = assemble(read_spans);
+    let used: usize = forest.trees.iter().map(|tree| tree.calls.len()).sum();
+    assert_eq!(used, spans);
+    let merged = merge(&mut forest, &MergeOptions::default()).map_err(|error| error.to_string());
+    let graph = merged.and_then(|graph| CallGraph::new(graph).map_err(|error| error.to_string()));
+    // So many calls that are all different are more than a graph has; that is said, and nothing is cut off.
+    let error = graph.map(|graph| graph.requests.len()).unwrap_err();
+    assert!(error.contains("at most"), "{error}");
+    println!("{error}");
+}
