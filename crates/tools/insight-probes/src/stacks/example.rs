@@ -23,7 +23,7 @@ const BITS: u32 = 1;
 const STRINGS: u32 = 3;
 const RELOCATIONS: u32 = 4;
 
-/// The program's file.
+/// The file of the program, as a linker would write it.
 #[must_use]
 pub fn example_program() -> Vec<u8> {
     let mut names = b"\0".to_vec();

@@ -93,7 +93,7 @@ impl ProgramCode {
         self.names.get(&start).map(String::as_str)
     }
 
-    /// How many functions have names.
+    /// How many of its functions have names.
     #[must_use]
     pub fn named_functions(&self) -> usize {
         self.names.len()
