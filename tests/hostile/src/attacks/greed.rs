@@ -15,8 +15,8 @@ use crate::schema::{TALK, TARGETS};
 pub const SERVICE: &str = TARGETS[1];
 /// How long an app goes on before it is gone with all that it has under way.
 const STAY: Duration = Duration::from_millis(800);
-/// How long one begins calls and reads nothing: less than after which the service detaches it for that.
-const STAY_UNREAD: Duration = Duration::from_secs(8);
+/// How long one begins calls and reads nothing.
+const STAY_UNREAD: Duration = Duration::from_secs(60);
 /// How long none of its steps is taken when the service has taken all that there is room for.
 const HELD_BACK: Duration = Duration::from_millis(500);
 /// Answers that fill all that is between a server and a client that reads none of them.
