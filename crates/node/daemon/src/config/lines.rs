@@ -26,13 +26,12 @@ impl KeyLines {
 
     /// The line of a key as `""`, and those of the keys of its table as `.name`.
     pub(super) fn right_below(&self, key: &str) -> impl Iterator<Item = (&str, usize)> {
-        let within = self.0.iter().filter_map(move |(other, line)| {
+        self.0.iter().filter_map(move |(other, line)| {
             let below = other.strip_prefix(key)?;
             let is_own = below.is_empty();
             let is_below = below.starts_with('.') && !below[1..].contains(['.', '[']);
             (is_own || is_below).then_some((below, *line))
-        });
-        within
+        })
     }
 
     fn add_table(&mut self, text: &str, prefix: &str, table: &DeTable<'_>) {
