@@ -31,14 +31,20 @@ const WARMUP_SECONDS: f64 = 0.4;
 const WARMUP_SECONDS_QUICK: f64 = 0.25;
 
 /// Runs the bench in each regime, prints tables, and writes the file that was asked for.
+///
+/// # Errors
+/// That of a setup that did not work, after all others were measured and written.
 pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure> {
+    let mut verdict = Ok(());
     let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
-        run_in(call, suite, scope, regime, cores)
+        let (cells, of_regime) = run_in(call, suite, scope, regime, cores)?;
+        verdict = std::mem::replace(&mut verdict, Ok(())).and(of_regime);
+        Ok(cells)
     })?;
-    match &call.files.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
+    if let Some(path) = &call.files.json {
+        regime::write(path, &measured)?;
     }
+    verdict
 }
 
 fn run_in(
@@ -47,7 +53,7 @@ fn run_in(
     scope: Scope,
     regime: CoreRegime,
     cores: &[usize],
-) -> Result<Cells, Failure> {
+) -> Result<(Cells, Result<(), Failure>), Failure> {
     let mut bench = Bench::new(call, suite, scope, cores);
     let began = Instant::now();
     for round in 1..=rounds(call, scope) {
@@ -70,8 +76,7 @@ fn run_in(
         .failed
         .iter()
         .for_each(|(setup, why)| println!("no figure for {setup}: {why}"));
-    bench.verdict()?;
-    Ok(cells)
+    Ok((cells, bench.verdict()))
 }
 
 fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime) -> Vec<TargetOutcome> {
