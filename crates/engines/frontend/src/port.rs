@@ -119,13 +119,22 @@ pub struct AppPort {
     pub(crate) blocked: bool,
     /// Since when [`AppPort::maintain`] finds it so.
     pub(crate) full_since: Option<Nanos>,
-    /// Something was pushed since the last flush.
-    dirty: bool,
+    /// What was pushed since the last flush.
+    unflushed: UnflushedPush,
     load: PortLoad,
     /// Which completion region this is; each process of the service has its own.
     pub(crate) generation: u64,
     /// The app does not look at it yet.
     pub(crate) unseen: Option<Unseen>,
+}
+
+/// What the app has not been shown yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum UnflushedPush {
+    Nothing,
+    /// Tokens alone. An app that sleeps is not woken for them: it waits for what they are followed by, and takes them on the way.
+    Tokens,
+    News,
 }
 
 /// An app that looks at the completion region of an earlier process. It finds out neither that there is a completion nor
@@ -158,7 +167,7 @@ impl AppPort {
             retired: None,
             blocked: false,
             full_since: None,
-            dirty: false,
+            unflushed: UnflushedPush::Nothing,
             load: PortLoad::default(),
             generation: 0,
             unseen: None,
@@ -252,14 +261,13 @@ impl AppPort {
         })
     }
 
-    /// Shows the app what was pushed, with the tokens that are to go back, and wakes it if it sleeps.
+    /// Shows the app what was pushed, with the tokens that are to go back, and wakes it if it sleeps and that is news to it.
     pub fn flush(&mut self) -> Result<(), AppFault> {
         self.push_sent()?;
-        if !self.dirty {
-            return Ok(());
-        }
-        self.dirty = false;
-        if self.rings.completions.publish() && self.rings.app.needed() {
+        let unflushed = std::mem::replace(&mut self.unflushed, UnflushedPush::Nothing);
+        self.rings.completions.publish();
+        // An app that sleeps over a full ring has to make room before there can be news.
+        if (unflushed == UnflushedPush::News || self.blocked) && self.rings.app.needed() {
             // An app whose doorbell is gone is detached by the end of its control socket.
             let _ = self.app_doorbell.ring();
         }
@@ -382,7 +390,7 @@ impl AppPort {
             };
             let start = self.sent.len() - count;
             batch.items[..count].copy_from_slice(&self.sent[start..]);
-            match self.push(&to_slot(&batch)) {
+            match self.push_as(&to_slot(&batch), UnflushedPush::Tokens) {
                 Ok(()) => self.sent.truncate(start),
                 Err(PushError::Full) => return Ok(()),
                 Err(PushError::Fault(fault)) => return Err(fault.into()),
@@ -392,9 +400,13 @@ impl AppPort {
     }
 
     fn push(&mut self, slot: &Slot) -> Result<(), PushError> {
+        self.push_as(slot, UnflushedPush::News)
+    }
+
+    fn push_as(&mut self, slot: &Slot, what: UnflushedPush) -> Result<(), PushError> {
         let pushed = self.rings.completions.push(slot);
         match pushed {
-            Ok(()) => self.dirty = true,
+            Ok(()) => self.unflushed = self.unflushed.max(what),
             Err(PushError::Full) => {
                 self.blocked = true;
                 self.load.completions = self.rings.completions.capacity();
@@ -470,4 +482,43 @@ fn describe(connection: u32, step: &Step) -> Completion {
         }
     }
     completion
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{RING_SLOTS, port_and_app};
+
+    fn send_back(port: &mut AppPort, tokens: std::ops::RangeInclusive<u64>) {
+        port.lend().1.extend(tokens);
+        port.flush().unwrap();
+    }
+
+    #[test]
+    fn tokens_alone_wake_no_app_and_go_with_what_does() {
+        let (mut port, mut app, doorbell) = port_and_app();
+        app.sleeper.arm();
+        send_back(&mut port, 1..=2);
+        assert!(!doorbell.drain().unwrap(), "the app was woken for tokens");
+        port.push_notice(Notice::GoingAway { connection: 7 }).unwrap();
+        port.flush().unwrap();
+        assert!(doorbell.drain().unwrap());
+        let kinds = std::iter::from_fn(|| app.completions.pop().unwrap());
+        let kinds: Vec<u8> = kinds.map(|slot| of_slot::<Completion>(&slot).kind).collect();
+        assert_eq!(kinds, [completion_kind::SENT, completion_kind::GOING_AWAY]);
+    }
+
+    #[test]
+    fn an_app_that_sleeps_over_a_ring_full_of_tokens_is_woken_to_make_room() {
+        let (mut port, mut app, doorbell) = port_and_app();
+        app.sleeper.arm();
+        for token in 1..=u64::from(RING_SLOTS) {
+            send_back(&mut port, token..=token);
+        }
+        assert!(!doorbell.drain().unwrap());
+        let notice = Notice::GoingAway { connection: 7 };
+        assert!(matches!(port.push_notice(notice), Err(NotPushed::Full(_))));
+        port.flush().unwrap();
+        assert!(doorbell.drain().unwrap());
+    }
 }

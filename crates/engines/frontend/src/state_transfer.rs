@@ -403,26 +403,16 @@ fn memory_error(what: &'static str) -> impl Fn(ShmError) -> PortRestoreError {
 mod tests {
     use provost_datapath::{Body, Offsets, ReceivedBody, Step};
     use provost_ring::{Consumer, Producer};
-    use provost_shm::{AppRings, Doorbell};
+    use provost_shm::AppRings;
     use provost_wire::descriptor::{Batch, Completion, Parts, completion_kind, submission_kind};
     use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
-    use crate::testing::MemfdSource;
-
-    const BYTES_MAX: u64 = 64 << 20;
+    use crate::testing::{MemfdSource, RECEIVE_BYTES_MAX, port_and_app};
 
     fn port() -> (AppPort, AppRings) {
-        let (rings, [submission, completion]) = ServiceRings::create(16, 16).unwrap();
-        let app = AppRings::map(submission, 16, completion, 16).unwrap();
-        let (ringer, _) = Doorbell::create().unwrap();
-        let limits = ReceiveLimits {
-            window_at: 1 << 20,
-            window_bytes: 1 << 30,
-            bytes_max: BYTES_MAX,
-        };
-        let heap = AppReceiveHeap::new(Box::new(MemfdSource::default()), limits);
-        (AppPort::new(rings, ringer, heap), app)
+        let (port, app, _) = port_and_app();
+        (port, app)
     }
 
     fn state_of(port: &AppPort, named: &SavedBlocks) -> (Vec<u8>, Vec<OwnedFd>) {
@@ -435,7 +425,7 @@ mod tests {
     fn restore(state: &[u8], descriptors: Vec<OwnedFd>) -> Result<AppPort, PortRestoreError> {
         let source = PortSource {
             segments: Box::new(MemfdSource::default()),
-            bytes_max: BYTES_MAX,
+            bytes_max: RECEIVE_BYTES_MAX,
         };
         AppPort::restore(state, descriptors, source)
     }
