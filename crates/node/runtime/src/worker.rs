@@ -627,7 +627,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             self.hot_paths.rotate_left(1);
         }
         self.order_paths();
-        let few = self.hot_paths.len() <= SOCKETS_TRIED_MAX;
+        // One that sleeps as soon as nothing moves learns from the poller which sockets are ready.
+        let few =
+            self.hot_paths.len() <= SOCKETS_TRIED_MAX && !self.contention_backoff.is_contended(self.now);
         let mut busy = false;
         let mut at = 0;
         while let Some(number) = self.hot_paths.get(at).copied() {
