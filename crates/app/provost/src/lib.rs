@@ -36,6 +36,11 @@
 //! most calls. After that it sleeps, and takes no processor time: one thread of the library, shared by all, watches
 //! the doorbells. See [`AppBuilder::spin`] and [`AppBuilder::busy_poll`].
 //!
+//! In a runtime of tokio (feature `tokio`, on by default), the thread that the call runs on is woken by the service, without that
+//! thread of the library in between, while calls follow each other. The runtime must have its driver of descriptors for that
+//! (`enable_io`, which `enable_all` and `#[tokio::main]` include). In one without, the first call that sleeps prints tokio's panic
+//! message for that, and calls are woken by the library's thread.
+//!
 //! # Deadlines, cancellation, loss
 //!
 //! [`Request::set_timeout`] bounds a call; calls that a handler makes are bounded by its own caller's deadline. The

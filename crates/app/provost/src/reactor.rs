@@ -120,15 +120,18 @@ impl Reactor {
             // Whoever asked for an earlier time before the store above did not ring.
             let until_ns = until_ns.min(self.next_due_ns(&links));
             links.clear();
-            let (mut doorbells, mut sockets) = (false, false);
+            let (mut was_woken, mut doorbells, mut sockets) = (false, false, false);
             if let Ok(events) = poller.wait(wait_until(until_ns)) {
                 for event in events {
+                    was_woken |= event.token == WOKEN;
                     doorbells |= event.token == DOORBELLS;
                     sockets |= event.token == SOCKETS;
                 }
             }
             self.sleeps_until_ns.store(0, Ordering::SeqCst);
-            let _ = woken.drain();
+            if was_woken {
+                let _ = woken.drain();
+            }
             if doorbells || sockets {
                 links.extend(lock(&self.links).iter().filter_map(Weak::upgrade));
             }

@@ -52,6 +52,11 @@ impl Doorbell {
         Doorbell { read, kept_write }
     }
 
+    /// The end that is read once more, to be watched by somebody else.
+    pub fn try_clone_read(&self) -> io::Result<OwnedFd> {
+        self.read.try_clone()
+    }
+
     /// Takes the rings that have come, and says whether there were any. [`io::ErrorKind::BrokenPipe`] says that
     /// nobody can ring any more (which whoever made the doorbell is never told).
     pub fn drain(&self) -> io::Result<bool> {

@@ -17,6 +17,7 @@ mod control;
 mod drain;
 mod outgoing;
 mod peers;
+mod runtime_watch;
 mod submit;
 mod wait;
 

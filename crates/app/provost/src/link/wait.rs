@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!            a call waits                        50 to 200 µs without a completion
-//!   nobody ───────────────► spinner (a call) ──────────────────────────────► asleep (the reactor watches the doorbell,
-//!     ▲                        │    ▲                                        │  or a blocking caller does itself)
+//!   nobody ───────────────► spinner (a call) ──────────────────────────────► asleep (the reactor watches the doorbell, or the
+//!     ▲                        │    ▲                                        │  program's runtime, or a blocking caller does itself)
 //!     └── its call is over ────┘    └──────────── another call waits ────────┘
 //! ```
 //!
@@ -17,18 +17,19 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
 use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, TURN_NS, WaiterRole};
-use provost_shm::{Doorbell, Ringer, TimeSlice, TimeSliceChoice, now_ns, yield_now};
+use provost_shm::{Doorbell, Interest, Ringer, TimeSlice, TimeSliceChoice, Wait, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Link;
 use super::calls::{CallId, CallState, Half, LocalEnd};
 use super::drain::{Drain, Drained};
+use super::runtime_watch::RuntimeWatch;
 use crate::reactor::Reactor;
 
 /// How long a link's calls spin before they sleep when nothing else is configured.
@@ -76,8 +77,9 @@ pub(super) struct Waiting {
     is_beside: AtomicBool,
     is_ticking: AtomicBool,
     ticked_ns: AtomicU64,
-    /// Whether the reactor watches the doorbell. Changed by the drainer only.
-    is_watched: AtomicBool,
+    /// Who watches the doorbell ([`Watch`]). Changed by the drainer only.
+    watch: AtomicU8,
+    pub(super) runtime: RuntimeWatch,
 }
 
 impl Waiting {
@@ -95,8 +97,13 @@ impl Waiting {
             is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
-            is_watched: AtomicBool::new(false),
+            watch: AtomicU8::new(Watch::Caller as u8),
+            runtime: RuntimeWatch::default(),
         }
+    }
+
+    fn is_watched_by(&self, watch: Watch) -> bool {
+        self.watch.load(Ordering::Relaxed) == watch as u8
     }
 
     fn contention_backoff(&self) -> ContentionBackoff {
@@ -278,7 +285,13 @@ impl Waiter {
 
     fn fall_asleep(&self) -> Asleep {
         if !is_blocking() {
-            return self.link.fall_asleep(self.id, Watch::Reactor);
+            let is_watched_here = self.link.waiting.runtime.watches(&self.link);
+            let watch = if is_watched_here {
+                Watch::Runtime
+            } else {
+                Watch::Reactor
+            };
+            return self.link.fall_asleep(self.id, watch);
         }
         let asleep = self.link.fall_asleep(self.id, Watch::Caller);
         if asleep == Asleep::Yes {
@@ -319,9 +332,13 @@ const CLOSED: LocalEnd = LocalEnd {
 
 /// Who watches the doorbell.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
-    Reactor,
+#[repr(u8)]
+pub(super) enum Watch {
+    /// Nobody while no caller sleeps at it.
     Caller,
+    Reactor,
+    /// A task of the program's runtime, while calls follow each other.
+    Runtime,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -422,7 +439,7 @@ impl Link {
             return Asleep::No;
         }
         let becomes = match watch {
-            Watch::Reactor => RoleHolder::Asleep,
+            Watch::Reactor | Watch::Runtime => RoleHolder::Asleep,
             Watch::Caller => id.holder(),
         };
         // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
@@ -449,10 +466,10 @@ impl Link {
 
     /// Has the doorbell watched by whom it concerns. Only the drainer calls this.
     fn set_watch(&self, watch: Watch) {
-        let by_reactor = watch == Watch::Reactor;
-        if self.waiting.is_watched.load(Ordering::Relaxed) != by_reactor {
-            self.waiting.is_watched.store(by_reactor, Ordering::Relaxed);
-            Reactor::watch_doorbell(self, by_reactor);
+        let before = self.waiting.watch.swap(watch as u8, Ordering::Relaxed);
+        let [was_watched, is_watched] = [before, watch as u8].map(|watch| watch == Watch::Reactor as u8);
+        if is_watched != was_watched {
+            Reactor::watch_doorbell(self, is_watched);
         }
     }
 
@@ -473,7 +490,7 @@ impl Link {
         }
         self.note_poll(now_ns());
         self.note_progress();
-        if !self.waiting.is_watched.load(Ordering::Relaxed) {
+        if self.waiting.is_watched_by(Watch::Caller) {
             // An error says that nobody can ring it any more; the control socket tells why.
             let _ = self.doorbell.drain();
             drain.sleeper.disarm();
@@ -486,10 +503,13 @@ impl Link {
         self.settle();
     }
 
-    /// Has the reactor watch the doorbell though nobody waits, so that it hears of connections that end.
+    /// Has the reactor watch the doorbell though nobody waits, or waits for long, so that it hears of connections that end while
+    /// the program's runtime does something else.
     fn rest(&self) {
-        if self.waiting.role.holder() != RoleHolder::Nobody {
-            return;
+        match self.waiting.role.holder() {
+            RoleHolder::Nobody => {}
+            RoleHolder::Asleep => return self.take_over_from_runtime(),
+            RoleHolder::Waiter(_) => return,
         }
         let Some(mut drain) = self.try_drain() else { return };
         let is_armed = self.arm(&mut drain, Watch::Reactor);
@@ -513,9 +533,14 @@ impl Link {
 
     /// For the reactor: the doorbell may have rung.
     pub(crate) fn on_doorbell(&self) {
+        self.on_ring(Watch::Reactor);
+    }
+
+    /// The doorbell may have rung: delivers what has come, if this one watches it still.
+    pub(super) fn on_ring(&self, watch: Watch) {
         loop {
             let mut drain = self.wait_drain();
-            if !self.waiting.is_watched.load(Ordering::Relaxed) {
+            if !self.waiting.is_watched_by(watch) {
                 return;
             }
             if self.doorbell.drain().is_err() {
@@ -524,7 +549,7 @@ impl Link {
                 return;
             }
             let worked = drain.run() == Drained::Some;
-            if self.waiting.role.holder() != RoleHolder::Asleep || self.arm(&mut drain, Watch::Reactor) {
+            if self.waiting.role.holder() != RoleHolder::Asleep || self.arm(&mut drain, watch) {
                 drop(drain);
                 if worked {
                     self.note_awakening();
@@ -532,6 +557,14 @@ impl Link {
                 }
                 return self.settle();
             }
+        }
+    }
+
+    /// The reactor watches the doorbell from now on, if the program's runtime did. What was rung before is ready still.
+    pub(super) fn take_over_from_runtime(&self) {
+        let _drain = self.wait_drain();
+        if self.waiting.is_watched_by(Watch::Runtime) {
+            self.set_watch(Watch::Reactor);
         }
     }
 
@@ -558,9 +591,16 @@ impl Link {
         if matches!(spinner, RoleHolder::Waiter(_)) && self.is_spinner_stale() {
             waiting.role.pass(spinner, RoleHolder::Nobody);
         }
-        if waiting.role.holder() == RoleHolder::Nobody {
-            while self.drain() == Drained::Some {}
-            self.settle();
+        match waiting.role.holder() {
+            RoleHolder::Nobody => {
+                while self.drain() == Drained::Some {}
+                self.settle();
+            }
+            RoleHolder::Asleep if self.is_unheard() => {
+                waiting.runtime.note_unheard();
+                self.take_over_from_runtime();
+            }
+            RoleHolder::Asleep | RoleHolder::Waiter(_) => {}
         }
         if !self.needs_ticks(now_ns) {
             waiting.is_ticking.store(false, Ordering::SeqCst);
@@ -570,6 +610,12 @@ impl Link {
                 self.rest();
             }
         }
+    }
+
+    /// Whether the program's runtime is to hear the doorbell, which has rung, and does something else.
+    fn is_unheard(&self) -> bool {
+        let rung = || provost_shm::wait_for(&self.doorbell, Interest::Readable, Wait::Now);
+        self.waiting.is_watched_by(Watch::Runtime) && rung().unwrap_or(true)
     }
 
     fn needs_ticks(&self, now_ns: u64) -> bool {
@@ -597,9 +643,8 @@ impl Link {
 
     /// For the end of the link: the doorbell is watched no more.
     pub(super) fn stop_watching(&self) {
-        if self.waiting.is_watched.swap(false, Ordering::Relaxed) {
-            Reactor::watch_doorbell(self, false);
-        }
+        self.waiting.runtime.stop();
+        self.set_watch(Watch::Caller);
     }
 }
 
