@@ -368,9 +368,9 @@ impl CoreRun<'_> {
             let unmet = self.played.request.calls[*child].after.len();
             self.state.groups[one.first_group + position].unmet = unmet;
         }
-        for position in 0..children.len() {
+        for (position, child) in children.iter().enumerate() {
             // Others may have begun, and even ended, meanwhile.
-            if self.played.request.calls[children[position]].after.is_empty() {
+            if self.played.request.calls[*child].after.is_empty() {
                 self.begin_group(one.first_group + position, time_us);
             }
         }
