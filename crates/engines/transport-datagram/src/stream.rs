@@ -33,9 +33,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use provost_datagram::{
-    Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, EndReason,
-    Endpoint, Event, LossProof, Mark, MarkUse, MsgBuf, Payload, Refusal, RequestHandle, ResponseBuffers,
-    Sealing, Security, SessionId, TimelyConfig,
+    Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, DctcpConfig,
+    EndReason, Endpoint, Event, LossProof, Mark, MarkUse, MsgBuf, Payload, Refusal, RequestHandle,
+    ResponseBuffers, Sealing, Security, SessionId,
 };
 use provost_datapath::Packets;
 use provost_session::Role;
@@ -50,8 +50,8 @@ use form::{ATTACH_BYTES, Attach, BUSY, FINISHED, HEAD_BYTES, Head, MORE, SEGMENT
 
 /// Requests of a client that are under way at once.
 const SLOTS: u8 = 16;
-/// Packets under way at once; the requests that a server holds keep one each.
-const CREDITS: u16 = 64;
+/// Packets under way at once; the requests that a server holds keep one each. What they take of a socket's buffer is for them alone.
+const CREDITS: u16 = 256;
 /// Sessions of a stream: the one that goes on, and those of before.
 const SESSIONS_MAX: usize = 8;
 /// Requests that a server keeps for what it has to say.
@@ -167,7 +167,9 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         marks: MarkUse::Read,
         security: security(shape.key.as_ref())?,
         congestion: CongestionConfig {
-            algorithm: Algorithm::Timely(TimelyConfig::default()),
+            // A packet waits in the kernel's socket until its reader has the core: milliseconds where cores are shared. Algorithms that go
+            // by delay take that for a queue of the network, and fall to their floors.
+            algorithm: Algorithm::Dctcp(DctcpConfig::default()),
             ..CongestionConfig::default()
         },
         ..Config::default()
