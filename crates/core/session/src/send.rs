@@ -827,7 +827,6 @@ fn first_frame(step: &OutStep, wire: u64, now: Nanos) -> (FrameHeader, usize) {
             _ => 0,
         }
         .into(),
-        ..FrameHeader::default()
     };
     (header, length)
 }
