@@ -18,8 +18,8 @@ use crate::validate::{ValidatedApplication, ValidationOrder, validate};
 
 /// Sizes of the applications' messages.
 const SIZES: [usize; 2] = [100, 4096];
-/// Calls per second with which proxies are profiled as well: in an application, each waits for the others, and what waits
-/// longer wakes more slowly and finds its caches colder.
+/// Calls per second with which proxies are profiled as well: in an application each waits for the others, so that calls pass it
+/// at less than its highest rate, and cost something else.
 const RATES: [f64; 2] = [500.0, 2000.0];
 /// Draws behind each interval of a prediction.
 const DRAWS: usize = 200;

@@ -93,34 +93,57 @@ fn passage(events: &[TraceEvent], timeline: &ThreadTimeline, hop: HopPorts) -> O
     middle_mean(paths).map(|path| path.proxy)
 }
 
-/// Names of the parts, each with the phases that are measured for it and the components that are predicted.
-const PARTS: [(&str, &[MessagePhase], fn(&Component) -> bool); 6] = [
-    ("wakeup", &[MessagePhase::WakeUp], |one| *one == Component::Wakeup),
-    ("readiness", &[MessagePhase::Readiness], |one| {
+/// A part of a passage: what it is called, the phases that are measured for it, and the components that are predicted.
+struct ComparedPart {
+    name: &'static str,
+    phases: &'static [MessagePhase],
+    is_meant: fn(&Component) -> bool,
+}
+
+impl ComparedPart {
+    const fn new(
+        name: &'static str,
+        phases: &'static [MessagePhase],
+        is_meant: fn(&Component) -> bool,
+    ) -> ComparedPart {
+        ComparedPart {
+            name,
+            phases,
+            is_meant,
+        }
+    }
+}
+
+const PARTS: [ComparedPart; 6] = [
+    ComparedPart::new("wakeup", &[MessagePhase::WakeUp], |one| *one == Component::Wakeup),
+    ComparedPart::new("readiness", &[MessagePhase::Readiness], |one| {
         *one == Component::Readiness
     }),
-    ("read", &[MessagePhase::Read], |one| *one == Component::Read),
-    ("user", &[MessagePhase::User, MessagePhase::OtherSystem], |one| {
+    ComparedPart::new("read", &[MessagePhase::Read], |one| *one == Component::Read),
+    ComparedPart::new("user", &[MessagePhase::User, MessagePhase::OtherSystem], |one| {
         matches!(
             one,
             Component::Parse | Component::OtherUser | Component::Filter(_)
         )
     }),
-    ("write", &[MessagePhase::Write], |one| *one == Component::Write),
-    ("ipc", &[MessagePhase::Ipc], |one| *one == Component::Ipc),
+    ComparedPart::new("write", &[MessagePhase::Write], |one| *one == Component::Write),
+    ComparedPart::new("ipc", &[MessagePhase::Ipc], |one| *one == Component::Ipc),
 ];
 
 /// The median over the rounds, beside what is predicted for one passage.
 pub(super) fn parts(rounds: &[TracedPassages], predicted: &[(Component, f64)]) -> Vec<PassagePart> {
-    let part = |(name, phases, is_meant): &(&str, &[MessagePhase], fn(&Component) -> bool)| {
-        let measured = rounds
+    let part = |part: &ComparedPart| {
+        let of_round = |round: &TracedPassages| {
+            let phases = part.phases.iter();
+            phases.map(|phase| round.latency_us[*phase as usize]).sum()
+        };
+        let predicted = predicted
             .iter()
-            .map(|round| phases.iter().map(|phase| round.latency_us[*phase as usize]).sum());
-        let predicted = predicted.iter().filter(|(component, _)| is_meant(component));
+            .filter(|(component, _)| (part.is_meant)(component));
         Some(PassagePart {
-            component: (*name).to_owned(),
+            component: part.name.to_owned(),
             predicted_us: predicted.map(|(_, us)| us).sum(),
-            measured_us: median(measured.collect())?,
+            measured_us: median(rounds.iter().map(of_round).collect())?,
         })
     };
     PARTS.iter().filter_map(part).collect()
