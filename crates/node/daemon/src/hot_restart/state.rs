@@ -439,6 +439,7 @@ mod tests {
             engines: vec![engine(1), engine(16)],
             steps: vec![1, 0, 0, 0, 0],
             attested: None,
+            passes_compressed: false,
         };
         let app = App {
             id: 3,
