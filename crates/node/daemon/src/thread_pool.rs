@@ -86,9 +86,10 @@ mod tests {
     #[tokio::test]
     async fn so_many_threads_work_and_what_is_behind_them_waits() {
         const THREADS: usize = 3;
+        const RUNS: usize = 10;
         let pool = ThreadPool::new("tested", THREADS).unwrap();
         let begun = Arc::new(AtomicUsize::new(0));
-        let (release, released) = mpsc::channel::<()>();
+        let (release, released) = mpsc::sync_channel::<()>(RUNS);
         let released = Arc::new(std::sync::Mutex::new(released));
         let work = || {
             let (begun, released) = (Arc::clone(&begun), Arc::clone(&released));
@@ -98,7 +99,7 @@ mod tests {
                 std::thread::current().name().unwrap().to_owned()
             }
         };
-        let running: Vec<_> = (0..10).map(|_| pool.run(work())).collect();
+        let running: Vec<_> = (0..RUNS).map(|_| pool.run(work())).collect();
         while begun.load(Ordering::Relaxed) < THREADS {
             tokio::task::yield_now().await;
         }
