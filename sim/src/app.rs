@@ -26,6 +26,8 @@ use crate::sabotage::{Sabotage, TamperedRing};
 use crate::server::Server;
 use crate::trace::TraceDigest;
 
+/// How often an app's library looks after its link though it was not woken.
+const TICK_NS: Nanos = 4_000_000;
 /// Completions that an app reads, and steps that it submits, in one turn.
 const BATCH_STEPS: usize = 32;
 
@@ -202,16 +204,32 @@ impl SimApp {
         if !self.is_asleep {
             return;
         }
-        let has_completions = !matches!(self.parts.rings.completions.is_empty(), Ok(true));
-        if !has_completions {
+        let (has_completions, has_news) = self.waiting_completions();
+        if !has_news {
             self.overslept_since = None;
         }
         let is_rung = has_completions && self.parts.doorbell.drain().unwrap_or(false);
         if is_rung || !self.parts.mailbox.is_empty() {
             self.wake(now + latency_ns);
-        } else if has_completions {
+        } else if has_news {
             self.overslept_since.get_or_insert(now);
+        } else if has_completions {
+            // The service does not ring for tokens alone: a library finds them when it looks after its link.
+            self.due = self.due.min(now + TICK_NS);
         }
+    }
+
+    /// Whether completions wait for it, and whether there are others than tokens among them.
+    fn waiting_completions(&mut self) -> (bool, bool) {
+        let Ok(waiting) = self.parts.rings.completions.waiting() else {
+            return (true, true);
+        };
+        let is_news = |slot| of_slot::<Completion>(&slot).kind != completion_kind::SENT;
+        waiting
+            .map(is_news)
+            .fold((false, false), |(_, has_news), is_news| {
+                (true, has_news || is_news)
+            })
     }
 
     /// How long it has slept though completions wait for it.

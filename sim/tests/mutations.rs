@@ -27,7 +27,7 @@ fn a_double_delivery_is_found() {
 
 #[test]
 fn a_forgotten_descriptor_is_found() {
-    find(Mutation::ForgottenDescriptor, 110);
+    find(Mutation::ForgottenDescriptor, 600);
 }
 
 #[test]

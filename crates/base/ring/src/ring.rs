@@ -251,13 +251,25 @@ impl Consumer {
                 return Ok(None);
             }
         }
-        let at = (self.next & (self.memory.capacity - 1)) as usize;
+        let slot = self.copy_of(self.next);
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(slot))
+    }
+
+    /// Private copies of the published slots that were not popped, which stay where they are.
+    pub fn waiting(&mut self) -> Result<impl Iterator<Item = Slot> + '_, PeerFault> {
+        self.read_tail()?;
+        let count = self.tail.wrapping_sub(self.next);
+        Ok((0..count).map(|ahead| self.copy_of(self.next.wrapping_add(ahead))))
+    }
+
+    /// A copy of a slot below the tail.
+    fn copy_of(&self, index: u32) -> Slot {
+        let at = (index & (self.memory.capacity - 1)) as usize;
         // SAFETY: `at` is below the capacity, and the slots are mapped for reading (contract of `resume`).
         let shared = unsafe { &*self.memory.slots.add(at) };
         // Ordered behind the writer's stores by the Acquire load in `read_tail`.
-        let slot = std::array::from_fn(|word| shared[word].load(Ordering::Relaxed));
-        self.next = self.next.wrapping_add(1);
-        Ok(Some(slot))
+        std::array::from_fn(|word| shared[word].load(Ordering::Relaxed))
     }
 
     /// Gives the places of all popped slots back to the producer, and says whether there were any.
