@@ -596,11 +596,15 @@ impl Link {
                 while self.drain() == Drained::Some {}
                 self.settle();
             }
-            RoleHolder::Asleep if self.is_unheard() => {
-                waiting.runtime.note_unheard();
-                self.take_over_from_runtime();
+            RoleHolder::Asleep => {
+                if self.is_unheard() {
+                    waiting.runtime.note_unheard();
+                    self.take_over_from_runtime();
+                }
+                // What was sent, for which nobody rings.
+                self.look_in();
             }
-            RoleHolder::Asleep | RoleHolder::Waiter(_) => {}
+            RoleHolder::Waiter(_) => {}
         }
         if !self.needs_ticks(now_ns) {
             waiting.is_ticking.store(false, Ordering::SeqCst);
