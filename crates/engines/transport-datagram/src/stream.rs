@@ -50,8 +50,8 @@ use form::{ATTACH_BYTES, Attach, BUSY, FINISHED, HEAD_BYTES, Head, MORE, SEGMENT
 
 /// Requests of a client that are under way at once.
 const SLOTS: u8 = 16;
-/// Packets under way at once; the requests that a server holds keep one each. What they take of a socket's buffer is for them alone.
-const CREDITS: u16 = 256;
+/// Packets under way at once; the requests that a server holds keep one each. Each takes some 250 bytes of a connection at rest.
+const CREDITS: u16 = 64;
 /// Sessions of a stream: the one that goes on, and those of before.
 const SESSIONS_MAX: usize = 8;
 /// Requests that a server keeps for what it has to say.
