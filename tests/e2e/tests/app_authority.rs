@@ -167,7 +167,7 @@ fn a_name_is_whose_a_table_says_and_does_what_the_table_says() {
         // Each refusal says which file an operator has to change.
         let file = place.world.directory().join("a.toml");
         let refusal = format!(
-            "may_bind of [[app]] \"client\" of the node's configuration does not have it ({})",
+            "may_bind of [[app]] \"client\" of the node's configuration does not have it ({}, line ",
             file.display()
         );
         place.is_refused("client", HONEST, &refusal);

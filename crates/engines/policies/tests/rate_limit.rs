@@ -99,9 +99,13 @@ fn a_rejection_whose_rule_is_hidden_says_only_when_to_come_again() {
     let mut rig = Rig::new(service.datapath_context(Side::Client), &*limit);
     rig.now = BOOT;
     assert_eq!(offer(&mut rig, calls(&service, 0..2)), [0]);
-    let told = metadata_of(&rig.to_app()[0], ":message");
-    assert_eq!(told.as_deref(), Some("over the rate limit: try again in 1000 ms"));
-    let pushback = metadata_of(&rig.to_app()[0], "grpc-retry-pushback-ms");
+    let told = rig.to_app();
+    let message = metadata_of(&told[0], ":message");
+    assert_eq!(
+        message.as_deref(),
+        Some("over the rate limit: try again in 1000 ms")
+    );
+    let pushback = metadata_of(&told[0], "grpc-retry-pushback-ms");
     assert_eq!(pushback.as_deref(), Some("1000"));
 }
 

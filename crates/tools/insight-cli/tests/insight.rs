@@ -49,7 +49,7 @@ fn folder() -> tempfile::TempDir {
 fn from_traces_to_a_decision() {
     let folder = folder();
     let run = |arguments: &str| insight(folder.path(), arguments);
-    assert!(stdout(&run("acg validate acg.yaml")).contains("4 services, 1 types of requests, 4 calls"));
+    assert!(stdout(&run("acg validate acg.yaml")).contains("4 services, 1 type of request, 4 calls"));
     let drawn = stdout(&run("acg show acg.yaml"));
     assert!(
         drawn.contains("reviews") && drawn.contains("25 % of the time"),

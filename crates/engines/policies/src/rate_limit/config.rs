@@ -284,7 +284,7 @@ mod tests {
         let example = config(EXAMPLE);
         let parsed: RateLimitConfig = parse_config(&example).unwrap();
         assert_eq!(parsed, RateLimitConfig::default());
-        assert_eq!(example.len(), 6);
+        assert_eq!(example.len(), 7);
         assert_eq!(checked("").unwrap().limit, None);
         assert_eq!(checked("requests_per_second = inf").unwrap().limit, None);
     }
