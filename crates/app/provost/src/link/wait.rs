@@ -560,12 +560,16 @@ impl Link {
         }
     }
 
-    /// The reactor watches the doorbell from now on, if the program's runtime did. What was rung before is ready still.
+    /// The reactor watches the doorbell from now on, if the program's runtime did. That may be half way through what it was rung for,
+    /// and leaves the rest.
     pub(super) fn take_over_from_runtime(&self) {
-        let _drain = self.wait_drain();
-        if self.waiting.is_watched_by(Watch::Runtime) {
-            self.set_watch(Watch::Reactor);
+        let drain = self.wait_drain();
+        if !self.waiting.is_watched_by(Watch::Runtime) {
+            return;
         }
+        self.set_watch(Watch::Reactor);
+        drop(drain);
+        self.on_ring(Watch::Reactor);
     }
 
     /// Has the reactor look after the link, every now and then, as long as something goes on.
