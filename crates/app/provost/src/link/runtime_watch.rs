@@ -54,7 +54,7 @@ mod with_tokio {
     use tokio::runtime::{Handle, Id};
     use tokio::task::AbortHandle;
 
-    use crate::link::wait::Watch;
+    use crate::link::wait::DoorbellWatcher;
     use crate::link::{Link, lock};
 
     /// Which runtime watches the doorbell of a link, if one does.
@@ -138,7 +138,7 @@ mod with_tokio {
             };
             ready.clear_ready();
             if let Some(link) = link.upgrade() {
-                link.on_ring(Watch::Runtime);
+                link.on_ring(DoorbellWatcher::Runtime);
             }
         }
     }

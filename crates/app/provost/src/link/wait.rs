@@ -77,7 +77,7 @@ pub(super) struct Waiting {
     is_beside: AtomicBool,
     is_ticking: AtomicBool,
     ticked_ns: AtomicU64,
-    /// Who watches the doorbell ([`Watch`]). Changed by the drainer only.
+    /// Who watches the doorbell ([`DoorbellWatcher`]). Changed by the drainer only.
     watch: AtomicU8,
     pub(super) runtime: RuntimeWatch,
 }
@@ -97,12 +97,12 @@ impl Waiting {
             is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
-            watch: AtomicU8::new(Watch::Caller as u8),
+            watch: AtomicU8::new(DoorbellWatcher::Caller as u8),
             runtime: RuntimeWatch::default(),
         }
     }
 
-    fn is_watched_by(&self, watch: Watch) -> bool {
+    fn is_watched_by(&self, watch: DoorbellWatcher) -> bool {
         self.watch.load(Ordering::Relaxed) == watch as u8
     }
 
@@ -287,13 +287,13 @@ impl Waiter {
         if !is_blocking() {
             let is_watched_here = self.link.waiting.runtime.watches(&self.link);
             let watch = if is_watched_here {
-                Watch::Runtime
+                DoorbellWatcher::Runtime
             } else {
-                Watch::Reactor
+                DoorbellWatcher::Reactor
             };
             return self.link.fall_asleep(self.id, watch);
         }
-        let asleep = self.link.fall_asleep(self.id, Watch::Caller);
+        let asleep = self.link.fall_asleep(self.id, DoorbellWatcher::Caller);
         if asleep == Asleep::Yes {
             sleep_before_next_poll(&self.link, self.id);
         }
@@ -333,7 +333,7 @@ const CLOSED: LocalEnd = LocalEnd {
 /// Who watches the doorbell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Watch {
+pub(super) enum DoorbellWatcher {
     /// Nobody while no caller sleeps at it.
     Caller,
     Reactor,
@@ -430,7 +430,7 @@ impl Link {
     }
 
     /// Has the service ring from its next completion on, unless there is one already or the call has lost the role.
-    fn fall_asleep(&self, id: CallId, watch: Watch) -> Asleep {
+    fn fall_asleep(&self, id: CallId, watch: DoorbellWatcher) -> Asleep {
         self.flush();
         let mut drain = self.wait_drain();
         let role = &self.waiting.role;
@@ -439,8 +439,8 @@ impl Link {
             return Asleep::No;
         }
         let becomes = match watch {
-            Watch::Reactor | Watch::Runtime => RoleHolder::Asleep,
-            Watch::Caller => id.holder(),
+            DoorbellWatcher::Reactor | DoorbellWatcher::Runtime => RoleHolder::Asleep,
+            DoorbellWatcher::Caller => id.holder(),
         };
         // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
         if role.pass(id.holder(), becomes) {
@@ -452,7 +452,7 @@ impl Link {
         Asleep::No
     }
 
-    fn arm(&self, drain: &mut Drain<'_>, watch: Watch) -> bool {
+    fn arm(&self, drain: &mut Drain<'_>, watch: DoorbellWatcher) -> bool {
         // A new epoch each time: the service rings once for each.
         drain.sleeper.disarm();
         drain.sleeper.arm();
@@ -465,9 +465,10 @@ impl Link {
     }
 
     /// Has the doorbell watched by whom it concerns. Only the drainer calls this.
-    fn set_watch(&self, watch: Watch) {
+    fn set_watch(&self, watch: DoorbellWatcher) {
         let before = self.waiting.watch.swap(watch as u8, Ordering::Relaxed);
-        let [was_watched, is_watched] = [before, watch as u8].map(|watch| watch == Watch::Reactor as u8);
+        let [was_watched, is_watched] =
+            [before, watch as u8].map(|watch| watch == DoorbellWatcher::Reactor as u8);
         if is_watched != was_watched {
             Reactor::watch_doorbell(self, is_watched);
         }
@@ -490,7 +491,7 @@ impl Link {
         }
         self.note_poll(now_ns());
         self.note_progress();
-        if self.waiting.is_watched_by(Watch::Caller) {
+        if self.waiting.is_watched_by(DoorbellWatcher::Caller) {
             // An error says that nobody can ring it any more; the control socket tells why.
             let _ = self.doorbell.drain();
             drain.sleeper.disarm();
@@ -512,7 +513,7 @@ impl Link {
             RoleHolder::Waiter(_) => return,
         }
         let Some(mut drain) = self.try_drain() else { return };
-        let is_armed = self.arm(&mut drain, Watch::Reactor);
+        let is_armed = self.arm(&mut drain, DoorbellWatcher::Reactor);
         if is_armed && !self.waiting.role.pass(RoleHolder::Nobody, RoleHolder::Asleep) {
             drain.sleeper.disarm();
         }
@@ -533,11 +534,11 @@ impl Link {
 
     /// For the reactor: the doorbell may have rung.
     pub(crate) fn on_doorbell(&self) {
-        self.on_ring(Watch::Reactor);
+        self.on_ring(DoorbellWatcher::Reactor);
     }
 
     /// The doorbell may have rung: delivers what has come, if this one watches it still.
-    pub(super) fn on_ring(&self, watch: Watch) {
+    pub(super) fn on_ring(&self, watch: DoorbellWatcher) {
         loop {
             let mut drain = self.wait_drain();
             if !self.waiting.is_watched_by(watch) {
@@ -545,7 +546,7 @@ impl Link {
             }
             if self.doorbell.drain().is_err() {
                 // Nobody can ring it any more; the control socket tells why.
-                self.set_watch(Watch::Caller);
+                self.set_watch(DoorbellWatcher::Caller);
                 return;
             }
             let worked = drain.run() == Drained::Some;
@@ -564,12 +565,12 @@ impl Link {
     /// and leaves the rest.
     pub(super) fn take_over_from_runtime(&self) {
         let drain = self.wait_drain();
-        if !self.waiting.is_watched_by(Watch::Runtime) {
+        if !self.waiting.is_watched_by(DoorbellWatcher::Runtime) {
             return;
         }
-        self.set_watch(Watch::Reactor);
+        self.set_watch(DoorbellWatcher::Reactor);
         drop(drain);
-        self.on_ring(Watch::Reactor);
+        self.on_ring(DoorbellWatcher::Reactor);
     }
 
     /// Has the reactor look after the link, every now and then, as long as something goes on.
@@ -623,7 +624,7 @@ impl Link {
     /// Whether the program's runtime is to hear the doorbell, which has rung, and does something else.
     fn is_unheard(&self) -> bool {
         let rung = || provost_shm::wait_for(&self.doorbell, Interest::Readable, Wait::Now);
-        self.waiting.is_watched_by(Watch::Runtime) && rung().unwrap_or(true)
+        self.waiting.is_watched_by(DoorbellWatcher::Runtime) && rung().unwrap_or(true)
     }
 
     fn needs_ticks(&self, now_ns: u64) -> bool {
@@ -652,7 +653,7 @@ impl Link {
     /// For the end of the link: the doorbell is watched no more.
     pub(super) fn stop_watching(&self) {
         self.waiting.runtime.stop();
-        self.set_watch(Watch::Caller);
+        self.set_watch(DoorbellWatcher::Caller);
     }
 }
 
@@ -664,7 +665,7 @@ struct LinkDrain<'a> {
 
 impl RingDrain for LinkDrain<'_> {
     fn arm(&mut self) -> bool {
-        self.link.arm(&mut self.drain, Watch::Reactor)
+        self.link.arm(&mut self.drain, DoorbellWatcher::Reactor)
     }
 
     fn disarm(&mut self) {
