@@ -16,6 +16,9 @@ use crate::config::{GrpcTransportConfig, HELD_BYTES_MAX};
 use crate::engine::GrpcTransport;
 use crate::link::GrpcLink;
 
+/// How a call ends whose server sends another number of responses than one. gRPC's status codes: "Response cardinality violation".
+const WRONG_NUMBER: Code = Code::Unimplemented;
+
 /// What the app is told of a call.
 enum AppTelling {
     /// This, and there may be more.
@@ -125,7 +128,7 @@ impl GrpcTransport {
         let is_second = !call.server_streaming && call.messages_came > 1;
         if is_second {
             let reason = "the server sent more than one response, and the method has one";
-            return self.end_call(id, Code::Internal, reason);
+            return self.end_call(id, WRONG_NUMBER, reason);
         }
         if self.held_cost > HELD_BYTES_MAX {
             let reason = "messages that have come wait for the app, and fill their share of memory";
@@ -321,7 +324,7 @@ fn end_of(
     if succeeded && !call.server_streaming {
         let Some(CallArrival::Message(message)) = call.take_arrival() else {
             let reason = "the server ended the call well without the response that the method has";
-            return AppTelling::Fault(Code::Internal, reason.to_owned());
+            return AppTelling::Fault(WRONG_NUMBER, reason.to_owned());
         };
         step.parts = Parts::MESSAGE | Parts::STATUS;
         response = match ResponseMessage::of(message, call.encoding, config) {

@@ -240,7 +240,7 @@ fn a_server_that_answers_too_much_or_too_little_is_at_fault() {
     let told = rig.told();
     assert_eq!(told.len(), 2, "{told:?}");
     for told in told {
-        assert_eq!(told.status, Code::Internal);
+        assert_eq!(told.status, Code::Unimplemented);
         assert!(told.message.is_empty());
     }
     assert_eq!(rig.server.end_of(second), Some(Code::Cancelled));
