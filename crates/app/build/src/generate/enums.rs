@@ -69,7 +69,8 @@ impl Generator<'_> {
     }
 }
 
-/// The constant of each value. The enum's name in front of all of them is dropped, unless names would collide.
+/// The constant of each value. The enum's name in front of all of them is dropped, unless names would collide. Names of one number
+/// that are one name in Rust (`MOO` and `moo`) have one constant.
 fn constants<'a>(item: &'a Enum, ident: &str) -> Vec<(String, &'a EnumValue)> {
     let prefix = format!("{}_", upper_snake(ident.trim_end_matches('_')));
     let full = |value: &EnumValue| upper_snake(&value.name);
@@ -81,15 +82,23 @@ fn constants<'a>(item: &'a Enum, ident: &str) -> Vec<(String, &'a EnumValue)> {
             .map(str::to_owned)
             .unwrap_or(full)
     };
-    let distinct: HashSet<String> = item.values.iter().map(stripped).collect();
+    let distinct = |name: &dyn Fn(&EnumValue) -> String| {
+        let names: HashSet<String> = item.values.iter().map(name).collect();
+        names.len()
+    };
+    let keeps_prefix = distinct(&stripped) < distinct(&full);
     let name = |value| {
-        if distinct.len() == item.values.len() {
-            stripped(value)
-        } else {
+        if keeps_prefix {
             full(value)
+        } else {
+            stripped(value)
         }
     };
-    item.values.iter().map(|value| (name(value), value)).collect()
+    let mut seen = HashSet::new();
+    let constants = item.values.iter().map(|value| (name(value), value));
+    constants
+        .filter(|(constant, value)| seen.insert((constant.clone(), value.number)))
+        .collect()
 }
 
 /// From number to name and back.

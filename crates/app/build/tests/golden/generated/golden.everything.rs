@@ -382,6 +382,7 @@ impl Alias {
             "NONE" => ::core::option::Option::Some(Self(0)),
             "ALIAS_NONE" => ::core::option::Option::Some(Self(1)),
             "ONE" => ::core::option::Option::Some(Self(1)),
+            "one" => ::core::option::Option::Some(Self(1)),
             _ => ::core::option::Option::None,
         }
     }
@@ -408,4 +409,4 @@ impl ::core::convert::From<Alias> for i32 {
     }
 }
 
-::provost::__enumeration! { Alias, "golden.everything.Alias", [("NONE", 0), ("ALIAS_NONE", 1), ("ONE", 1)] }
+::provost::__enumeration! { Alias, "golden.everything.Alias", [("NONE", 0), ("ALIAS_NONE", 1), ("ONE", 1), ("one", 1)] }
