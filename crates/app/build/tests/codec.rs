@@ -30,6 +30,7 @@ use known::Known;
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use provost::codec::DecodeErrorKind;
 use provost::codegen::Message;
 use provost::well_known::Any;
 use provost::{JsonFormat, MessageCodec};
@@ -343,6 +344,10 @@ fn bytes_are_taken_and_refused_as_protobuf_has_it() {
             );
         }
     }
+    // A tag of more bytes than 32 bits need. The peer takes it.
+    assert!(Everything::decode(&[0x90, 0x80, 0x80, 0x80, 0x00, 0x01]).is_ok());
+    let error = Everything::decode(&[0x90, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01]).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (DecodeErrorKind::Tag, 0));
     let error = Everything::decode(&[0x72, 0x02, 0xc0, 0x80]).unwrap_err();
     assert_eq!(
         (error.to_string().as_str(), error.offset()),

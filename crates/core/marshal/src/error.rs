@@ -151,7 +151,7 @@ pub enum DecodeError {
     /// A field goes past the end of its message.
     #[error("protobuf: the field at byte {at} goes past the end of its message")]
     Truncated { at: u32 },
-    /// A varint of more than ten bytes, or a field number or wire type that does not exist.
+    /// A varint of more than ten bytes, a tag of more than five, or a field number or wire type that does not exist.
     #[error("protobuf: malformed tag or varint at byte {at}")]
     Malformed { at: u32 },
     /// A string is not UTF-8.

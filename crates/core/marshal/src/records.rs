@@ -9,6 +9,8 @@ use crate::protobuf::WireType;
 
 /// Bytes of the longest varint.
 const VARINT_BYTES_MAX: u32 = 10;
+/// Bytes of the longest tag: 32 bits. A longer one is refused whatever it says, as protobuf's conformance tests want it.
+const TAG_BYTES_MAX: u32 = 5;
 
 /// A range of the protobuf bytes.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +102,7 @@ fn record_at(input: &[u8], start: u32, end: u32, depth: u32) -> Result<ProtobufR
     let wire = WireType::from_tag(tag).ok_or(malformed)?;
     let number = tag >> 3;
     let (value, content) = match wire {
-        _ if number == 0 => return Err(malformed),
+        _ if number == 0 || at - start > TAG_BYTES_MAX => return Err(malformed),
         WireType::Varint => {
             let (value, end) = varint_at(input, at, end)?;
             (value, RecordContent { start: at, end })

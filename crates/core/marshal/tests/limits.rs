@@ -130,6 +130,7 @@ fn groups_of_unknown_fields_are_skipped_to_a_bounded_depth() {
         &[0x57],
         &[0x02, 0x00],
         &[0x00],
+        &[0x88, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01],
     ] {
         assert!(
             decode(&subject, "vectors.Empty", malformed).is_err(),

@@ -380,9 +380,14 @@ pub(crate) const KNOWN: &[AcceptedText] = &[
         Agrees,
     ),
     AcceptedText(
+        r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Empty"}}"#,
+        r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Empty"}}"#,
+        Differs("it wants a `value`"),
+    ),
+    AcceptedText(
         r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Empty","value":{}}}"#,
-        r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Empty","value":{}}}"#,
-        Agrees,
+        r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Empty"}}"#,
+        Differs("it writes a `value`"),
     ),
     AcceptedText(
         r#"{"any":{"@type":"type.googleapis.com/google.protobuf.Any","value":{"@type":"type.googleapis.com/google.protobuf.Int32Value","value":7}}}"#,

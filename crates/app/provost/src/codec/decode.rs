@@ -29,6 +29,9 @@ pub(super) fn merge(message: &mut dyn ReflectMessage, bytes: &[u8]) -> Result<()
     settled.map_err(|kind| DecodeError { kind, at: input.at })
 }
 
+/// Bytes of the longest tag: 32 bits. A longer one is refused whatever it says, as protobuf's conformance tests want it.
+const TAG_BYTES_MAX: usize = 5;
+
 type DecodeOutcome<T> = Result<T, DecodeErrorKind>;
 
 /// What is left of a message, and where it is in the whole.
@@ -166,10 +169,11 @@ impl<'a> ProtobufInput<'a> {
     fn tag(&mut self) -> DecodeOutcome<RecordTag> {
         let at = self.at;
         let tag = self.varint()?;
+        let is_short = self.at - at <= TAG_BYTES_MAX;
         let number = u32::try_from(tag)
             .ok()
             .map(|tag| tag >> 3)
-            .filter(|number| *number != 0);
+            .filter(|number| *number != 0 && is_short);
         let parsed = number.zip(WireType::from_tag(tag));
         let (number, wire) = parsed.ok_or_else(|| {
             self.at = at;

@@ -19,6 +19,7 @@ pub(super) const VALUE: &str = "google.protobuf.Value";
 /// The enum whose only value JSON writes as `null`.
 pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";
 const TYPE: &str = "@type";
+const EMPTY: &str = "google.protobuf.Empty";
 
 /// Which form a type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,6 @@ enum JsonForm {
     Value,
     ListValue,
     Wrapper,
-    Empty,
 }
 
 fn form_of(full_name: &str) -> Option<JsonForm> {
@@ -45,7 +45,6 @@ fn form_of(full_name: &str) -> Option<JsonForm> {
         "ListValue" => JsonForm::ListValue,
         "DoubleValue" | "FloatValue" | "Int64Value" | "UInt64Value" | "Int32Value" | "UInt32Value"
         | "BoolValue" | "StringValue" | "BytesValue" => JsonForm::Wrapper,
-        "Empty" => JsonForm::Empty,
         _ => return None,
     })
 }
@@ -107,7 +106,6 @@ pub(super) fn write<'m>(
         JsonForm::ListValue => elements(writer, message, depth),
         JsonForm::Value => value(writer, message, depth),
         JsonForm::Wrapper => wrapped(writer, message, depth),
-        JsonForm::Empty => Ok(JsonValue::Object(Vec::new())),
         JsonForm::Any => any(writer, message, depth),
     })
 }
@@ -290,7 +288,6 @@ pub(super) fn read(
             read_first(reader, json, message, depth)
         }
         JsonForm::Value => read_value(reader, json, message, depth),
-        JsonForm::Empty => reader.members(json, message, depth, None),
         JsonForm::Any => read_any(reader, json, message, depth),
     })
 }
@@ -380,6 +377,10 @@ fn read_value(
     }
 }
 
+fn is_empty_object(values: &[&JsonValue<'_>]) -> bool {
+    matches!(values, [JsonValue::Object(members)] if members.is_empty())
+}
+
 fn read_any(
     reader: JsonReader<'_>,
     json: &JsonValue<'_>,
@@ -407,9 +408,10 @@ fn read_any(
     };
     let mut inner = reader.format.message_of(&url).map_err(JsonError::new)?;
     match form_of(inner.info().full_name) {
+        // Some write `Empty` as if it had a form of its own.
+        None if inner.info().full_name == EMPTY && is_empty_object(&named("value")) && members.len() == 2 => {
+        }
         None => reader.members(json, &mut *inner, depth + 1, Some(TYPE))?,
-        // `Empty` is written by some without a `value`.
-        Some(JsonForm::Empty) if members.len() == 1 => {}
         Some(_) => match named("value").as_slice() {
             [value] if members.len() == 2 => {
                 reader
