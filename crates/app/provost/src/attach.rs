@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost::Message;
-use provost_shm::{
-    AppRings, AsFd, Doorbell, Interest, OwnedFd, Packet, PacketSocket, Ringer, Wait, wait_for,
-};
+use provost_shm::{AppRings, AsFd, Interest, OwnedFd, Packet, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
 use provost_wire::control::{Attach, Attached, CONTROL_VERSION, Reply, Request, reply, request};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
-use crate::link::Waits;
-use crate::shared::window::{self, ReceiveRange};
+use crate::link::{Attachment, Waits};
+use crate::shared::window;
 use crate::status::Status;
 
 /// Where the service listens when nothing says otherwise.
@@ -29,17 +27,6 @@ pub(crate) struct AttachConfig {
     pub(crate) submission_slots: u32,
     pub(crate) completion_slots: u32,
     pub(crate) busy_poll: bool,
-    pub(crate) waits: Waits,
-}
-
-/// What an app has once the service has taken it.
-pub(crate) struct Attachment {
-    pub(crate) socket: PacketSocket,
-    pub(crate) rings: AppRings,
-    pub(crate) ringer: Ringer,
-    pub(crate) doorbell: Doorbell,
-    pub(crate) range: ReceiveRange,
-    pub(crate) message_bytes_max: u32,
     pub(crate) waits: Waits,
 }
 

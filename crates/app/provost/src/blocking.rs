@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use crate::codegen::Message;
+use crate::message::Message;
 use crate::metadata::MetadataMap;
+use crate::received::Received;
 use crate::request::Request;
-use crate::shared::Received;
 use crate::status::Status;
 
 /// Runs a future of this library on this thread, and returns what it comes to.

@@ -7,18 +7,23 @@ use provost_wire::descriptor::{Completion, Parts, Submission, submission_kind};
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::{Code, metadata};
 
-use crate::channel::{Connection, when_room};
-use crate::codegen::Message;
 use crate::limit::Permit;
-use crate::link::{CallId, Half, Link, LocalEnd, OutgoingMessage, SubmitError, Waiter, WireCall};
+use crate::link::{
+    CallId, Connection, Half, Link, LocalEnd, OutgoingMessage, SubmitError, Waiter, WireCall, when_room,
+};
+use crate::message::Message;
 use crate::metadata::MetadataMap;
-use crate::shared::{Received, heap};
+use crate::received::Received;
+use crate::shared::heap;
 use crate::status::Status;
 
 /// What was read of a stream is told to its sender when it comes to this much, in bytes, or when nothing more has come
 /// and it is at least [`PENDING_IDLE_BYTES`].
 const PENDING_BYTES: u32 = 64 << 10;
 const PENDING_IDLE_BYTES: u32 = 4 << 10;
+
+/// A message for people that is longer is cut, in bytes.
+const STATUS_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 /// A client's call. Dropping it before it is over cancels it.
 pub(crate) struct ClientCall {
@@ -241,6 +246,36 @@ pub(crate) fn status_of(code: Code, block: &[u8], trailers: MetadataMap) -> Stat
         }
     }
     Status::with_details_and_metadata(code, message, details, trailers)
+}
+
+/// A handler that fails with `OK` has failed all the same.
+pub(crate) fn error_code(status: &Status) -> Code {
+    match status.code() {
+        Code::Ok => Code::Unknown,
+        code => code,
+    }
+}
+
+/// A status's message, details and metadata as they travel. What does not fit is left out: first the details.
+pub(crate) fn trailers_of(status: &Status) -> OutgoingMessage {
+    let mut trailers = status.metadata().as_block().to_vec();
+    let message = status.message();
+    if !message.is_empty() {
+        let longest = message.len().min(STATUS_MESSAGE_BYTES_MAX);
+        let cut = (0..=longest).rev().find(|cut| message.is_char_boundary(*cut));
+        let message = &message.as_bytes()[..cut.unwrap_or(0)];
+        let _ = metadata::append(&mut trailers, metadata::STATUS_MESSAGE, message);
+    }
+    if !status.details().is_empty() {
+        let _ = metadata::append(&mut trailers, metadata::STATUS_DETAILS, status.details());
+    }
+    if trailers.is_empty() {
+        OutgoingMessage::default()
+    } else {
+        OutgoingMessage::default()
+            .with_block(&trailers)
+            .unwrap_or_default()
+    }
 }
 
 /// The half of a call that sends steps.

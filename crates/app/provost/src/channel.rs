@@ -2,32 +2,33 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
-use provost_shm::{AsFd, Memfd, now_ns};
-use provost_wire::control::{AddSchema, Connect, reply, request};
+use provost_wire::control::{Connect, reply, request};
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::app::{App, AppInner};
 use crate::call::ClientCall;
-use crate::codegen::ServiceDescriptor;
-use crate::context::{add_inherited, deadline_in, inherited_deadline_ns};
+use crate::call_limits::{CallLimits, Readiness, check_size, deadline_passed, resolve_deadline, within};
+use crate::context::{add_inherited, inherited_deadline_ns};
 use crate::defaults::{CallDefaults, ChannelRules, rules_of};
+use crate::descriptor::ServiceDescriptor;
 use crate::fork::refuse_child;
 use crate::intercept::CallInterceptor;
+#[cfg(feature = "tower")]
+use crate::layer::{AnswerBody, BoxError, CallBody, LayeredService, wrap};
 use crate::limit::Limit;
-use crate::link::{Link, NewCall, OutgoingMessage, SubmitError};
+use crate::link::{
+    CONNECT_TIMEOUT, CallId, Connection, Link, NewCall, OutgoingMessage, SubmitError, request_with_schema,
+    when_room,
+};
 use crate::linked::Transport;
 use crate::reactor::Timer;
-use crate::request::{CallLimits, Readiness, Request};
+use crate::request::Request;
+#[cfg(feature = "tower")]
+use crate::request::Response;
 use crate::status::Status;
 use crate::waker_list::{WakerList, WakerPlace};
-
-/// How long one attempt to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the service may take beyond that to say so.
-const REPLY_GRACE: Duration = Duration::from_secs(2);
 
 /// Where a service is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,13 +118,6 @@ pub enum ChannelState {
     /// The last attempt to connect has failed, for the reason that [`Channel::why_not_ready`] gives. Further attempts
     /// follow, with pauses that grow to two seconds.
     TransientFailure,
-}
-
-/// A connection as the service numbers it.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    pub(crate) link: Arc<Link>,
-    pub(crate) number: u32,
 }
 
 /// Says how a [`Channel`] connects.
@@ -241,11 +235,6 @@ impl Channel {
         self
     }
 
-    #[cfg(feature = "tower")]
-    pub(crate) fn rules_mut(&mut self) -> &mut ChannelRules {
-        rules_of(&mut self.rules)
-    }
-
     /// The layers around calls, if there are some.
     #[cfg(feature = "tower")]
     pub(crate) fn layers(&self) -> Option<&Arc<dyn crate::layer::CallLayers>> {
@@ -313,6 +302,27 @@ impl Channel {
                 Err(_) => return Err(deadline_passed()),
             }
         }
+    }
+}
+
+#[cfg(feature = "tower")]
+impl Channel {
+    /// The same connection with a layer around its calls, and around the layers that it has. Interceptors see a call first. Other
+    /// clones of the channel stay as they are. See [`layer`](crate::layer).
+    #[must_use]
+    pub fn layer<L>(mut self, layer: L) -> Channel
+    where
+        L: tower_layer::Layer<LayeredService>,
+        L::Service: tower_service::Service<Request<CallBody>, Response = Response<AnswerBody>>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <L::Service as tower_service::Service<Request<CallBody>>>::Error: Into<BoxError>,
+        <L::Service as tower_service::Service<Request<CallBody>>>::Future: Send,
+    {
+        wrap(&mut rules_of(&mut self.rules).layers, &layer);
+        self
     }
 }
 
@@ -581,111 +591,11 @@ impl Drop for ChannelInner {
     }
 }
 
-/// Sends a request that names a schema, and the schema itself if the service does not know it.
-pub(crate) async fn request_with_schema(
-    link: &Link,
-    service: &ServiceDescriptor,
-    id: u64,
-    body: impl Fn() -> request::Body,
-) -> Result<reply::Body, Status> {
-    let timeout = CONNECT_TIMEOUT + REPLY_GRACE;
-    let reply = link.request(id, body(), &[], timeout).await?;
-    if !matches!(reply, reply::Body::SchemaUnknown(_)) {
-        return Ok(reply);
-    }
-    let schema = Memfd::of_bytes("provost-schema", service.file_descriptor_set)
-        .map_err(|error| Status::resource_exhausted(format!("no memory for the schema: {error}")))?;
-    let add = request::Body::AddSchema(AddSchema {
-        hash: service.schema_hash.to_vec(),
-    });
-    link.request(link.control.new_id(), add, &[schema.as_fd()], timeout)
-        .await?;
-    link.request(id, body(), &[], timeout).await
-}
-
-/// Refuses a message that the service would refuse.
-pub(crate) fn check_size(outgoing: &OutgoingMessage, bytes_max: u32) -> Result<(), Status> {
-    let bytes = outgoing.window_bytes();
-    if bytes > bytes_max {
-        let message = format!("a message of {bytes} bytes: at most {bytes_max} are sent");
-        return Err(Status::resource_exhausted(message));
-    }
-    Ok(())
-}
-
 /// Begins a call as soon as there is room for it.
 async fn begin_on(
     link: &Arc<Link>,
     call: &NewCall,
     outgoing: &mut OutgoingMessage,
-) -> Result<crate::link::CallId, SubmitError> {
+) -> Result<CallId, SubmitError> {
     when_room(link, call.deadline_ns, || link.begin(call, outgoing)).await
-}
-
-/// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.
-pub(crate) async fn when_room<R>(
-    link: &Arc<Link>,
-    deadline_ns: u64,
-    mut attempt: impl FnMut() -> Result<R, SubmitError>,
-) -> Result<R, SubmitError> {
-    let (mut spins, mut place) = (0, None);
-    std::future::poll_fn(|context| {
-        let no_room = match attempt() {
-            Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
-            result => return Poll::Ready(result),
-        };
-        if deadline_ns != 0 && now_ns() >= deadline_ns {
-            return Poll::Ready(Err(no_room));
-        }
-        link.wait_for_room(&mut place, context.waker());
-        // The service may be held up by completions that nobody takes.
-        link.look_in();
-        link.yield_unless_contended();
-        spins += 1;
-        if spins < ROOM_SPINS {
-            context.waker().wake_by_ref();
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-/// How often a call looks for room before it sleeps until the next tick.
-const ROOM_SPINS: u32 = 100;
-
-/// Runs `future`, at most until the deadline (0 for none).
-pub(crate) async fn within<T>(deadline_ns: u64, future: impl Future<Output = T>) -> Result<T, Status> {
-    let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
-    let mut future = std::pin::pin!(future);
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(output) = future.as_mut().poll(context) {
-            return Poll::Ready(Ok(output));
-        }
-        match late.as_mut().map(|timer| timer.poll(context)) {
-            Some(Poll::Ready(())) => Poll::Ready(Err(deadline_passed())),
-            _ => Poll::Pending,
-        }
-    })
-    .await
-}
-
-pub(crate) fn deadline_passed() -> Status {
-    Status::deadline_exceeded("the deadline passed before the call began")
-}
-
-/// When the call must end: its own timeout, or what is left to the handler that it is made in.
-pub(crate) fn resolve_deadline(limits: CallLimits) -> u64 {
-    let own_ns = limits.timeout.map_or(u64::MAX, deadline_in);
-    let fixed_ns = if limits.deadline_ns == 0 {
-        u64::MAX
-    } else {
-        limits.deadline_ns
-    };
-    match own_ns
-        .min(fixed_ns)
-        .min(inherited_deadline_ns().unwrap_or(u64::MAX))
-    {
-        u64::MAX => 0,
-        deadline_ns => deadline_ns,
-    }
 }

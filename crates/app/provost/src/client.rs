@@ -1,26 +1,26 @@
 //! The four kinds of calls, as generated clients make them.
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use futures_core::Stream;
 use provost_wire::descriptor::Parts;
 
-use crate::call::{ClientCall, Sender, Step};
-use crate::channel::{Channel, check_size};
-use crate::codegen::{Message, MethodKind};
+use crate::call::Step;
+use crate::call_limits::{CallLimits, check_received, check_size};
+use crate::channel::Channel;
+use crate::descriptor::MethodKind;
 #[cfg(feature = "tower")]
 use crate::intercept::CallPath;
 #[cfg(feature = "tower")]
 use crate::layer::through_in_time;
-use crate::link::{LocalEnd, OutgoingMessage};
-use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd};
+use crate::link::OutgoingMessage;
+use crate::linked::{self, EgressEvent, LinkedStream};
+use crate::message::Message;
 use crate::metadata::MetadataMap;
-use crate::request::{CallLimits, Payload, Request, Response, check_received};
-use crate::shared::Received;
+use crate::received::Received;
+use crate::request::{Payload, Request, Response};
 use crate::status::Status;
-use crate::streaming::{Pump, Streaming, poll_pump};
+use crate::streaming::{Pump, StreamCall, Streaming, poll_pump};
 
 const WHOLE_REQUEST: Parts = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
 
@@ -91,11 +91,11 @@ async fn send_server_streaming<Req: Message, Resp: Message>(
         let call = LinkedStream::begin(transport, (method, metadata), limits)?;
         linked::send_message(&**call.end(), outgoing)?;
         call.end().send(EgressEvent::EndOfRequests);
-        return stream_of_responses(Call::Linked(call), None, limits).await;
+        return stream_of_responses(StreamCall::Linked(call), None, limits).await;
     }
     let (outgoing, limits) = whole_request(request)?;
     let call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
-    stream_of_responses(Call::Managed(call), None, limits).await
+    stream_of_responses(StreamCall::Managed(call), None, limits).await
 }
 
 /// Calls a method that takes a stream and answers once.
@@ -205,48 +205,15 @@ async fn begin_stream(
     method: u16,
     metadata: MetadataMap,
     limits: CallLimits,
-) -> Result<Call, Status> {
+) -> Result<StreamCall, Status> {
     if let Some(transport) = channel.transport() {
-        return LinkedStream::begin(transport, (method, metadata), limits).map(Call::Linked);
+        return LinkedStream::begin(transport, (method, metadata), limits).map(StreamCall::Linked);
     }
     let outgoing = OutgoingMessage::default().with_metadata(&metadata)?;
     channel
         .begin(method, Parts::BEGIN, outgoing, limits)
         .await
-        .map(Call::Managed)
-}
-
-/// A call with a stream, by whatever way it goes. Dropping it before it is over cancels it.
-pub(crate) enum Call {
-    /// By the node's service.
-    Managed(ClientCall),
-    /// By a transport of the program itself.
-    Linked(LinkedStream),
-}
-
-impl Call {
-    /// The next step; the error is how the call ended without one.
-    pub(crate) fn poll_step<T: Message>(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Step<T>, Status>> {
-        match self {
-            Call::Managed(call) => call.poll_step(context),
-            Call::Linked(call) => call.poll_step(context),
-        }
-    }
-
-    /// Sends a stream of requests to its end, or until the call is over.
-    fn pump<Req: Message, S>(&self, requests: S, limits: CallLimits) -> Pump
-    where
-        S: Stream<Item = Req> + Send + 'static,
-    {
-        let bytes_max = limits.messages.request_bytes_max;
-        match self {
-            Call::Managed(call) => pump(call, requests, bytes_max),
-            Call::Linked(call) => linked_pump(call.end().clone(), requests, bytes_max),
-        }
-    }
+        .map(StreamCall::Managed)
 }
 
 /// The one response of a call, as its parts arrive.
@@ -298,7 +265,7 @@ impl<Resp: Message> SingleResponse<Resp> {
 
 /// Waits for the first step, which says whether the call was accepted.
 async fn stream_of_responses<Resp: Message>(
-    mut call: Call,
+    mut call: StreamCall,
     pump: Option<Pump>,
     limits: CallLimits,
 ) -> Result<Response<Streaming<Resp>>, Status> {
@@ -316,7 +283,7 @@ async fn stream_of_responses<Resp: Message>(
 }
 
 async fn step_while_sending<Resp: Message>(
-    call: &mut Call,
+    call: &mut StreamCall,
     pump: &mut Option<Pump>,
 ) -> Result<Step<Resp>, Status> {
     std::future::poll_fn(|context| match poll_pump(pump, context) {
@@ -324,67 +291,4 @@ async fn step_while_sending<Resp: Message>(
         Err(status) => Poll::Ready(Err(status)),
     })
     .await
-}
-
-/// Sends a stream of requests to its end, or until the call is over.
-fn pump<Req: Message, S>(call: &ClientCall, requests: S, bytes_max: u32) -> Pump
-where
-    S: Stream<Item = Req> + Send + 'static,
-{
-    let mut sender = call.sender();
-    let message_bytes_max = call.message_bytes_max().min(bytes_max);
-    Box::pin(async move {
-        let mut requests = pin!(requests);
-        loop {
-            if std::future::poll_fn(|context| sender.poll_window(context))
-                .await
-                .is_err()
-            {
-                return Ok(());
-            }
-            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
-            let Some(request) = request else {
-                let _ = end_of_requests(&mut sender).await;
-                return Ok(());
-            };
-            let outgoing = OutgoingMessage::message(request)?;
-            check_size(&outgoing, message_bytes_max)?;
-            // How a call ended is told by its steps.
-            if sender.stream_message(outgoing).await.is_err() {
-                return Ok(());
-            }
-        }
-    })
-}
-
-async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
-    let mut step = sender.step();
-    step.parts = Parts::END;
-    sender.send(step, OutgoingMessage::default()).await
-}
-
-/// As [`pump`], by a transport of the program itself.
-fn linked_pump<Req: Message, S>(end: Arc<dyn StreamEnd>, requests: S, bytes_max: u32) -> Pump
-where
-    S: Stream<Item = Req> + Send + 'static,
-{
-    Box::pin(async move {
-        let mut requests = pin!(requests);
-        loop {
-            if std::future::poll_fn(|context| end.poll_window(context))
-                .await
-                .is_err()
-            {
-                return Ok(());
-            }
-            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
-            let Some(request) = request else {
-                end.send(EgressEvent::EndOfRequests);
-                return Ok(());
-            };
-            let outgoing = OutgoingMessage::message(request)?;
-            check_size(&outgoing, bytes_max)?;
-            linked::send_message(&*end, outgoing)?;
-        }
-    })
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codegen::ServiceDescriptor;
+use crate::call_limits::{MessageBounds, Readiness, bytes_max};
 use crate::context::add_inherited;
+use crate::descriptor::ServiceDescriptor;
 use crate::intercept::{CallPath, InterceptorList};
 use crate::metadata::MetadataMap;
-use crate::request::{MessageBounds, Readiness, Request, bytes_max};
+use crate::request::Request;
 use crate::status::Status;
 
 /// What the calls of a channel have that do not say otherwise.

@@ -16,15 +16,16 @@ use provost_wire::Code;
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 
 use crate::channel::Channel;
-use crate::codegen::{Service, ServiceDescriptor};
+use crate::descriptor::ServiceDescriptor;
 use crate::linked::{
     Answer, Answering, Arrival, CallOver, Codec, EgressEvent, Inbound, InboundCall, InboundResponse,
-    OfferedService, Outbound, OutboundCall, OutboundStream, PendingCall, Requests, Side, StreamEnd,
-    Transport, metadata_of, status_of,
+    Outbound, OutboundCall, OutboundStream, PendingCall, Requests, Side, StreamEnd, Transport, metadata_of,
+    status_of,
 };
 use crate::metadata::MetadataMap;
+use crate::offered::OfferedService;
 use crate::peer::{Peer, PeerApp};
-use crate::server::{BoxedHandler, ServerRules};
+use crate::server::{BoxedHandler, ServerBuilder, ServerRules, Service};
 use crate::status::Status;
 
 /// Services that are called within this process, without a node: for unit tests of services and of what calls them. Made by
@@ -46,11 +47,20 @@ pub struct InProcessServer {
     peer: Option<Peer>,
 }
 
+impl ServerBuilder {
+    /// Has the services called within this process, without a node, for unit tests. Interceptors and bounds of messages hold
+    /// there too; how handlers are spawned and how many run at a time does not matter.
+    ///
+    /// # Errors
+    /// If the generated code is not of one piece, or there is no memory for messages.
+    pub fn in_process(self) -> Result<InProcessServer, Status> {
+        let (services, rules) = self.into_parts();
+        InProcessServer::new(&services, &Arc::new(rules))
+    }
+}
+
 impl InProcessServer {
-    pub(crate) fn new(
-        services: &[Box<dyn Service>],
-        rules: &Arc<ServerRules>,
-    ) -> Result<InProcessServer, Status> {
+    fn new(services: &[Box<dyn Service>], rules: &Arc<ServerRules>) -> Result<InProcessServer, Status> {
         let offered = services
             .iter()
             .map(|service| OfferedService::new(&**service, rules).map(Arc::new));

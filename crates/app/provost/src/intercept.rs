@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codegen::{MethodKind, Methods, Service, ServiceDescriptor};
+use crate::call_limits::CallLimits;
 use crate::context::inherited_deadline_ns;
+use crate::descriptor::{MethodKind, ServiceDescriptor};
 use crate::extensions::ExtensionMap;
+use crate::link::PeerSource;
 use crate::metadata::MetadataMap;
-use crate::peer::{Peer, PeerSource};
-use crate::request::CallLimits;
+use crate::peer::Peer;
 use crate::status::Status;
 
 /// Sees each call before it goes on: at a client before anything is sent, at a server before the handler begins. An error
@@ -159,46 +160,5 @@ impl CallPath {
 impl fmt::Display for CallPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}/{}", self.service, self.method)
-    }
-}
-
-/// A service whose calls an interceptor sees first. Generated servers make one by `with_interceptor`.
-pub struct InterceptedService<S> {
-    inner: S,
-    interceptor: Arc<dyn CallInterceptor>,
-}
-
-impl<S: Service> InterceptedService<S> {
-    /// Has the interceptor see the calls of this service.
-    pub fn new(inner: S, interceptor: impl CallInterceptor) -> InterceptedService<S> {
-        InterceptedService {
-            inner,
-            interceptor: Arc::new(interceptor),
-        }
-    }
-}
-
-impl<S: Service> Service for InterceptedService<S> {
-    fn descriptor(&self) -> &'static ServiceDescriptor {
-        self.inner.descriptor()
-    }
-
-    fn register(&self, methods: &mut Methods) {
-        methods.intercepted(&self.interceptor, |methods| self.inner.register(methods));
-    }
-}
-
-impl<S: Clone> Clone for InterceptedService<S> {
-    fn clone(&self) -> InterceptedService<S> {
-        InterceptedService {
-            inner: self.inner.clone(),
-            interceptor: self.interceptor.clone(),
-        }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for InterceptedService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("InterceptedService").field(&self.inner).finish()
     }
 }

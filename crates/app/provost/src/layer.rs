@@ -35,12 +35,11 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::channel::{Channel, resolve_deadline, within};
-use crate::codegen::MethodKind;
+use crate::call_limits::{resolve_deadline, within};
+use crate::descriptor::MethodKind;
 use crate::intercept::CallPath;
 use crate::reactor::Reactor;
 use crate::request::{Request, Response};
-use crate::server::ServerBuilder;
 use crate::status::Status;
 
 /// What a call through layers comes to.
@@ -149,7 +148,7 @@ pub(crate) fn status_of(error: BoxError) -> Status {
 }
 
 /// Puts a layer around those that are there.
-fn wrap<L>(layers: &mut Option<Arc<dyn CallLayers>>, layer: &L)
+pub(crate) fn wrap<L>(layers: &mut Option<Arc<dyn CallLayers>>, layer: &L)
 where
     L: Layer<LayeredService>,
     L::Service: Service<Request<CallBody>, Response = Response<AnswerBody>> + Clone + Send + Sync + 'static,
@@ -158,39 +157,6 @@ where
 {
     let inner = LayeredService { inner: layers.take() };
     *layers = Some(Arc::new(ClonedService(layer.layer(inner))));
-}
-
-impl ServerBuilder {
-    /// Puts a layer around the handlers of all services, and around the layers that were added before. Interceptors see a call
-    /// first. See [`layer`](crate::layer).
-    pub fn layer<L>(mut self, layer: L) -> ServerBuilder
-    where
-        L: Layer<LayeredService>,
-        L::Service:
-            Service<Request<CallBody>, Response = Response<AnswerBody>> + Clone + Send + Sync + 'static,
-        <L::Service as Service<Request<CallBody>>>::Error: Into<BoxError>,
-        <L::Service as Service<Request<CallBody>>>::Future: Send,
-    {
-        wrap(&mut self.rules_mut().layers, &layer);
-        self
-    }
-}
-
-impl Channel {
-    /// The same connection with a layer around its calls, and around the layers that it has. Interceptors see a call first. Other
-    /// clones of the channel stay as they are. See [`layer`](crate::layer).
-    #[must_use]
-    pub fn layer<L>(mut self, layer: L) -> Channel
-    where
-        L: Layer<LayeredService>,
-        L::Service:
-            Service<Request<CallBody>, Response = Response<AnswerBody>> + Clone + Send + Sync + 'static,
-        <L::Service as Service<Request<CallBody>>>::Error: Into<BoxError>,
-        <L::Service as Service<Request<CallBody>>>::Future: Send,
-    {
-        wrap(&mut self.rules_mut().layers, &layer);
-        self
-    }
 }
 
 /// [`through`] for a call of a client, which ends at its deadline also while layers wait.

@@ -11,7 +11,7 @@
 //! they are checked.
 
 mod codec;
-mod server;
+mod inbound;
 mod stream;
 
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use std::task::{Context, Poll};
 use provost_wire::Code;
 use provost_wire::metadata as block;
 
-use crate::channel::{check_size, resolve_deadline};
-use crate::codegen::{Message, ServiceDescriptor};
+use crate::call_limits::{CallLimits, check_received, check_size, resolve_deadline};
+use crate::descriptor::ServiceDescriptor;
 use crate::link::OutgoingMessage;
+use crate::message::Message;
 use crate::metadata::MetadataMap;
 use crate::reactor::{Reactor, Timer};
-use crate::request::{CallLimits, Response, check_received};
-use crate::shared::Received;
+use crate::received::Received;
+use crate::request::Response;
 use crate::status::Status;
 
 pub use codec::{Codec, Inbound, Outbound, Side};
-pub use server::{Answer, Answering, Handling, InboundCall, Offered, Requests};
-pub(crate) use server::{LinkedCall, OfferedService};
+pub use inbound::{Answer, Answering, InboundCall, Requests};
 pub use stream::{Arrival, CallOver, EgressEvent, OutboundStream, StreamEnd};
 pub(crate) use stream::{LinkedStream, send_message, step_of};
 

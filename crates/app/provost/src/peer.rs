@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use provost_wire::control::{PeerApp as AppDescription, PeerDescription};
 
-use crate::link::Link;
-
 /// The other end of the connection by which a call has come, as the node's service knows it. Nothing here is the caller's
 /// own word: metadata is.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,32 +74,5 @@ impl Peer {
             uid: app.uid,
             workload: &app.workload,
         })
-    }
-}
-
-/// Where a request looks its peer up when it is asked for it.
-#[derive(Clone)]
-pub(crate) enum PeerSource {
-    /// With the node's service.
-    Link { link: Arc<Link>, connection: u32 },
-    /// The request was told.
-    Known(Peer),
-}
-
-impl PeerSource {
-    pub(crate) fn find(&self) -> Option<Peer> {
-        match self {
-            PeerSource::Link { link, connection } => link.peer_of(*connection),
-            PeerSource::Known(peer) => Some(peer.clone()),
-        }
-    }
-}
-
-impl std::fmt::Debug for PeerSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PeerSource::Link { connection, .. } => write!(f, "connection {connection}"),
-            PeerSource::Known(peer) => peer.fmt(f),
-        }
     }
 }

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use crate::codegen::{Message, MethodKind, Stream};
+use futures_core::Stream;
+
+use crate::call_limits::{CallLimits, Readiness};
 use crate::context::{deadline_in, limit_current};
+use crate::descriptor::MethodKind;
 use crate::extensions::ExtensionMap;
 use crate::intercept::{CallHead, CallPath};
-use crate::link::OutgoingMessage;
+use crate::link::{OutgoingMessage, PeerSource};
+use crate::message::Message;
 use crate::metadata::MetadataMap;
-use crate::peer::{Peer, PeerSource};
+use crate::peer::Peer;
 use crate::shared::{HeapFull, Prepared};
-use crate::status::Status;
 
 /// A request: a message (or a stream of messages), metadata, and how long the call may take.
 ///
@@ -22,62 +25,6 @@ pub struct Request<T> {
     limits: CallLimits,
     peer: Option<PeerSource>,
     extensions: ExtensionMap,
-}
-
-/// How long a call may take, how long its messages may be, and what it does when there is no connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CallLimits {
-    pub(crate) timeout: Option<Duration>,
-    /// In nanoseconds of CLOCK_MONOTONIC; 0 for none.
-    pub(crate) deadline_ns: u64,
-    /// `None`: what the channel has for all calls.
-    pub(crate) readiness: Option<Readiness>,
-    pub(crate) messages: MessageBounds,
-}
-
-/// How long messages may be, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MessageBounds {
-    pub(crate) request_bytes_max: u32,
-    pub(crate) response_bytes_max: u32,
-}
-
-impl Default for MessageBounds {
-    fn default() -> MessageBounds {
-        MessageBounds {
-            request_bytes_max: u32::MAX,
-            response_bytes_max: u32::MAX,
-        }
-    }
-}
-
-/// Refuses a received message that is longer than it may be.
-pub(crate) fn check_received<T: Message>(message: &T, bytes_max: u32) -> Result<(), Status> {
-    // Measuring takes a walk through the message.
-    if bytes_max == u32::MAX {
-        return Ok(());
-    }
-    match message.measure() {
-        bytes if bytes <= bytes_max as usize => Ok(()),
-        bytes => Err(Status::resource_exhausted(format!(
-            "a message of {bytes} bytes was received: at most {bytes_max} are taken"
-        ))),
-    }
-}
-
-/// What a program says as a number of bytes.
-pub(crate) fn bytes_max(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
-}
-
-/// What a call does when there is no connection to the service now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Readiness {
-    /// It fails at once with `UNAVAILABLE`.
-    #[default]
-    FailFast,
-    /// It waits for a connection as long as its deadline allows.
-    Wait,
 }
 
 impl<T> Request<T> {

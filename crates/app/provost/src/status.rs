@@ -172,12 +172,6 @@ impl fmt::Debug for Status {
 
 impl std::error::Error for Status {}
 
-impl From<crate::shared::HeapFull> for Status {
-    fn from(full: crate::shared::HeapFull) -> Status {
-        Status::resource_exhausted(full.to_string())
-    }
-}
-
 impl From<std::io::Error> for Status {
     fn from(error: std::io::Error) -> Status {
         use std::io::ErrorKind;

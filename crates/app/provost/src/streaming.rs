@@ -1,19 +1,20 @@
 //! [`Streaming`]: the messages of a stream as they arrive.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
+use provost_wire::descriptor::Parts;
 
-use crate::call::{Reader, Step};
-use crate::client::Call;
-use crate::codegen::Message;
-use crate::linked::{StreamEnd, step_of};
+use crate::call::{ClientCall, Reader, Sender, Step};
+use crate::call_limits::{CallLimits, check_received, check_size};
+use crate::link::{LocalEnd, OutgoingMessage};
+use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd, step_of};
+use crate::message::Message;
 use crate::metadata::MetadataMap;
-use crate::request::check_received;
-use crate::shared::Received;
+use crate::received::Received;
 use crate::status::Status;
 
 /// What sends a client's stream of requests while its responses are read. The error is what the requests came to.
@@ -43,7 +44,7 @@ pub struct Streaming<T> {
 
 enum Source {
     /// Responses, and what sends the requests until it is through.
-    Client { call: Call, pump: Option<Pump> },
+    Client { call: StreamCall, pump: Option<Pump> },
     /// Requests.
     Server(Reader),
     /// Requests that a transport of the program itself carries.
@@ -52,7 +53,7 @@ enum Source {
 
 impl<T: Message> Streaming<T> {
     /// The responses of a call of which the first step was taken.
-    pub(crate) fn of_client(call: Call, pump: Option<Pump>, first: Step<T>) -> Streaming<T> {
+    pub(crate) fn of_client(call: StreamCall, pump: Option<Pump>, first: Step<T>) -> Streaming<T> {
         Streaming {
             source: Source::Client { call, pump },
             pending: Some(first),
@@ -157,6 +158,39 @@ impl<T: Message> Streaming<T> {
     }
 }
 
+/// A call with a stream, by whatever way it goes. Dropping it before it is over cancels it.
+pub(crate) enum StreamCall {
+    /// By the node's service.
+    Managed(ClientCall),
+    /// By a transport of the program itself.
+    Linked(LinkedStream),
+}
+
+impl StreamCall {
+    /// The next step; the error is how the call ended without one.
+    pub(crate) fn poll_step<T: Message>(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Step<T>, Status>> {
+        match self {
+            StreamCall::Managed(call) => call.poll_step(context),
+            StreamCall::Linked(call) => call.poll_step(context),
+        }
+    }
+
+    /// Sends a stream of requests to its end, or until the call is over.
+    pub(crate) fn pump<Req: Message, S>(&self, requests: S, limits: CallLimits) -> Pump
+    where
+        S: Stream<Item = Req> + Send + 'static,
+    {
+        let bytes_max = limits.messages.request_bytes_max;
+        match self {
+            StreamCall::Managed(call) => pump(call, requests, bytes_max),
+            StreamCall::Linked(call) => linked_pump(call.end().clone(), requests, bytes_max),
+        }
+    }
+}
+
 /// Sends on, and forgets the pump when it is through.
 pub(crate) fn poll_pump(pump: &mut Option<Pump>, context: &mut Context<'_>) -> Result<(), Status> {
     let Some(sending) = pump else { return Ok(()) };
@@ -185,4 +219,67 @@ impl<T> std::fmt::Debug for Streaming<T> {
             .field("is_over", &self.is_over)
             .finish_non_exhaustive()
     }
+}
+
+/// Sends a stream of requests to its end, or until the call is over.
+fn pump<Req: Message, S>(call: &ClientCall, requests: S, bytes_max: u32) -> Pump
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    let mut sender = call.sender();
+    let message_bytes_max = call.message_bytes_max().min(bytes_max);
+    Box::pin(async move {
+        let mut requests = pin!(requests);
+        loop {
+            if std::future::poll_fn(|context| sender.poll_window(context))
+                .await
+                .is_err()
+            {
+                return Ok(());
+            }
+            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
+            let Some(request) = request else {
+                let _ = end_of_requests(&mut sender).await;
+                return Ok(());
+            };
+            let outgoing = OutgoingMessage::message(request)?;
+            check_size(&outgoing, message_bytes_max)?;
+            // How a call ended is told by its steps.
+            if sender.stream_message(outgoing).await.is_err() {
+                return Ok(());
+            }
+        }
+    })
+}
+
+async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
+    let mut step = sender.step();
+    step.parts = Parts::END;
+    sender.send(step, OutgoingMessage::default()).await
+}
+
+/// As [`pump`], by a transport of the program itself.
+fn linked_pump<Req: Message, S>(end: Arc<dyn StreamEnd>, requests: S, bytes_max: u32) -> Pump
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    Box::pin(async move {
+        let mut requests = pin!(requests);
+        loop {
+            if std::future::poll_fn(|context| end.poll_window(context))
+                .await
+                .is_err()
+            {
+                return Ok(());
+            }
+            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
+            let Some(request) = request else {
+                end.send(EgressEvent::EndOfRequests);
+                return Ok(());
+            };
+            let outgoing = OutgoingMessage::message(request)?;
+            check_size(&outgoing, bytes_max)?;
+            linked::send_message(&*end, outgoing)?;
+        }
+    })
 }

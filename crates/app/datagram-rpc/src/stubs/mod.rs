@@ -20,7 +20,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_queue::ArrayQueue;
 use provost::codegen::{Service, ServiceDescriptor};
-use provost::linked::{Codec, Offered};
+use provost::linked::Codec;
+use provost::offered::Offered;
 use provost::{Channel, Spawn, Status};
 use provost_datagram::{Address, CallError, MsgBuf, SessionId};
 use provost_packets::Wire;

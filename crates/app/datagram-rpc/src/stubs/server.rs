@@ -9,9 +9,8 @@ use std::task::{Context as TaskContext, Wake, Waker};
 
 use crossbeam_queue::ArrayQueue;
 use provost::codegen::MethodKind;
-use provost::linked::{
-    Answer, Answering, Handling, InboundCall, Offered, Requests, Side, block_of, metadata_of,
-};
+use provost::linked::{Answer, Answering, InboundCall, Requests, Side, block_of, metadata_of};
+use provost::offered::{Handling, Offered};
 use provost::{Code, Spawn, Status};
 use provost_datagram::{Address, MsgBuf, RequestHandle, SessionId};
 use provost_shm::now_ns;

@@ -1,7 +1,7 @@
 //! Details set on a status and read from it.
 
 use crate::codec::{DecodeError, MessageCodec};
-use crate::codegen::Message;
+use crate::message::Message;
 use crate::shared::{List, String};
 use crate::status::Status;
 use crate::well_known::Any;

@@ -22,9 +22,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::codegen::{Service, Stream};
+use futures_core::Stream;
+
+use crate::received::Received;
 use crate::request::{Request, Response};
-use crate::shared::Received;
+use crate::server::Service;
 use crate::status::Status;
 
 /// The generated code of `grpc.health.v1`.

@@ -5,16 +5,24 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use prost::Message;
-use provost_shm::{AsFd, BorrowedFd, Interest, OwnedFd, PacketSocket, Wait, wait_for};
+use provost_shm::{AsFd, BorrowedFd, Interest, Memfd, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
 use provost_wire::control::{
-    PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request,
+    AddSchema, PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request,
 };
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
+use super::Link;
+use crate::descriptor::ServiceDescriptor;
 use crate::status::Status;
+
+/// How long one attempt to connect may take.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What the service may take beyond that to say so.
+const REPLY_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Control {
     socket: PacketSocket,
@@ -220,4 +228,26 @@ impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Sends a request that names a schema, and the schema itself if the service does not know it.
+pub(crate) async fn request_with_schema(
+    link: &Link,
+    service: &ServiceDescriptor,
+    id: u64,
+    body: impl Fn() -> request::Body,
+) -> Result<reply::Body, Status> {
+    let timeout = CONNECT_TIMEOUT + REPLY_GRACE;
+    let reply = link.request(id, body(), &[], timeout).await?;
+    if !matches!(reply, reply::Body::SchemaUnknown(_)) {
+        return Ok(reply);
+    }
+    let schema = Memfd::of_bytes("provost-schema", service.file_descriptor_set)
+        .map_err(|error| Status::resource_exhausted(format!("no memory for the schema: {error}")))?;
+    let add = request::Body::AddSchema(AddSchema {
+        hash: service.schema_hash.to_vec(),
+    });
+    link.request(link.control.new_id(), add, &[schema.as_fd()], timeout)
+        .await?;
+    link.request(id, body(), &[], timeout).await
 }

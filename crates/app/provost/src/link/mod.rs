@@ -32,7 +32,8 @@ use std::time::Duration;
 
 use provost_ring::{Bell, Producer};
 use provost_shm::{
-    AppRings, AsFd, BorrowedFd, Doorbell, Mapping, Memfd, MemfdLimits, OwnedFd, Ringer, SEALS_FIXED_SIZE,
+    AppRings, AsFd, BorrowedFd, Doorbell, Mapping, Memfd, MemfdLimits, OwnedFd, PacketSocket, Ringer,
+    SEALS_FIXED_SIZE,
 };
 use provost_wire::Code;
 use provost_wire::control::{RegionMapped, RegionReplaced, SegmentAdded, reply, request};
@@ -40,15 +41,16 @@ use provost_wire::descriptor::{Parts, Submission, submission_kind};
 use provost_wire::limits::RING_SLOTS_MAX;
 
 pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
+pub(crate) use control::{CONNECT_TIMEOUT, request_with_schema};
 #[allow(
     unreachable_pub,
     reason = "it is in the signature of the sealed method of `Payload`"
 )]
 pub use outgoing::OutgoingMessage;
-pub(crate) use submit::SubmitError;
+pub(crate) use peers::PeerSource;
+pub(crate) use submit::{SubmitError, when_room};
 pub(crate) use wait::{SPIN_DEFAULT, Waiter, Waits, block_on};
 
-use crate::attach::Attachment;
 use crate::reactor::Reactor;
 use crate::shared::window::ReceiveRange;
 use crate::status::Status;
@@ -69,6 +71,17 @@ const SERVICE_GONE: LocalEnd = LocalEnd {
     code: Code::Unavailable,
     reason: "the node's service went away",
 };
+
+/// What an app has once the service has taken it.
+pub(crate) struct Attachment {
+    pub(crate) socket: PacketSocket,
+    pub(crate) rings: AppRings,
+    pub(crate) ringer: Ringer,
+    pub(crate) doorbell: Doorbell,
+    pub(crate) range: ReceiveRange,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) waits: Waits,
+}
 
 /// See the module's documentation.
 pub(crate) struct Link {
@@ -117,6 +130,13 @@ pub(crate) trait Observer: Send + Sync {
     fn connection_lost(&self, link: u64, connection: u32, status: Status);
     /// The link is over.
     fn link_lost(&self, link: u64);
+}
+
+/// A connection as the service numbers it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) link: Arc<Link>,
+    pub(crate) number: u32,
 }
 
 /// A new call of a client.

@@ -1,6 +1,6 @@
 //! What a step carries out of this process, and who owns it until the service has read it.
 
-use crate::codegen::Message;
+use crate::message::Message;
 use crate::metadata::MetadataMap;
 use crate::shared::{self, Bytes, HeapFull};
 

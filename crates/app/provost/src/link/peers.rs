@@ -2,6 +2,7 @@
 //! completion that says that it was accepted.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use provost_wire::control::PeerDescription;
 
@@ -52,6 +53,33 @@ impl Link {
         let mut peers = lock(&self.peers);
         if let Some(number) = peers.accepted.remove(&connection) {
             peers.described.remove(&number);
+        }
+    }
+}
+
+/// Where a request looks its peer up when it is asked for it.
+#[derive(Clone)]
+pub(crate) enum PeerSource {
+    /// With the node's service.
+    Link { link: Arc<Link>, connection: u32 },
+    /// The request was told.
+    Known(Peer),
+}
+
+impl PeerSource {
+    pub(crate) fn find(&self) -> Option<Peer> {
+        match self {
+            PeerSource::Link { link, connection } => link.peer_of(*connection),
+            PeerSource::Known(peer) => Some(peer.clone()),
+        }
+    }
+}
+
+impl std::fmt::Debug for PeerSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PeerSource::Link { connection, .. } => write!(f, "connection {connection}"),
+            PeerSource::Known(peer) => peer.fmt(f),
         }
     }
 }

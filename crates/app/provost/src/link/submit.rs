@@ -1,12 +1,16 @@
 //! The way out of this process: the submission ring, and what waits for it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Poll;
 
 use provost_ring::{Producer, PushError, Slot};
+use provost_shm::now_ns;
 use provost_wire::descriptor::{BATCH_MAX, Batch, Submission, submission_kind};
 use provost_wire::limits::CONNECTION_PLACE_BITS;
 use zerocopy::{Immutable, IntoBytes};
 
+use super::Link;
 use super::outgoing::{OutgoingMessage, Outstanding};
 
 /// Why a step was not submitted.
@@ -202,3 +206,34 @@ mod tests {
         assert!(!closed.contains(connection(2, 0)));
     }
 }
+
+/// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.
+pub(crate) async fn when_room<R>(
+    link: &Arc<Link>,
+    deadline_ns: u64,
+    mut attempt: impl FnMut() -> Result<R, SubmitError>,
+) -> Result<R, SubmitError> {
+    let (mut spins, mut place) = (0, None);
+    std::future::poll_fn(|context| {
+        let no_room = match attempt() {
+            Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
+            result => return Poll::Ready(result),
+        };
+        if deadline_ns != 0 && now_ns() >= deadline_ns {
+            return Poll::Ready(Err(no_room));
+        }
+        link.wait_for_room(&mut place, context.waker());
+        // The service may be held up by completions that nobody takes.
+        link.look_in();
+        link.yield_unless_contended();
+        spins += 1;
+        if spins < ROOM_SPINS {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// How often a call looks for room before it sleeps until the next tick.
+const ROOM_SPINS: u32 = 100;

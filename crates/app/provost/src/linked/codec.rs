@@ -7,9 +7,11 @@ use provost_marshal::{ForeignRegion, GatherError, Tables};
 use provost_schema::{MessageId, Schema};
 use provost_wire::limits::{MESSAGE_BYTES_MAX, SEND_WINDOW};
 
-use crate::codegen::{Message, ServiceDescriptor};
+use crate::descriptor::ServiceDescriptor;
 use crate::link::OutgoingMessage;
-use crate::shared::{Received, heap};
+use crate::message::Message;
+use crate::received::Received;
+use crate::shared::heap;
 use crate::status::Status;
 
 /// Which of a method's messages is meant.

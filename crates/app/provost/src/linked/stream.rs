@@ -9,12 +9,11 @@ use provost_wire::Code;
 
 use super::{Inbound, Outbound, Transport};
 use crate::call::{Ended, Step};
-use crate::channel::resolve_deadline;
-use crate::codegen::Message;
+use crate::call_limits::{CallLimits, resolve_deadline};
 use crate::link::OutgoingMessage;
+use crate::message::Message;
 use crate::metadata::MetadataMap;
 use crate::reactor::{Reactor, Timer};
-use crate::request::CallLimits;
 use crate::status::Status;
 
 /// A call with a stream to make.

@@ -6,23 +6,19 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_core::Stream;
+use provost_wire::Code;
 use provost_wire::descriptor::{Completion, Parts, Submission};
-use provost_wire::{Code, metadata as block};
 
-use crate::call::{Reader, Sender, Step};
-use crate::channel::check_size;
-use crate::codegen::Message;
-use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, WireCall};
-use crate::linked::LinkedCall;
+use super::LinkedCall;
+use crate::call::{Reader, Sender, Step, error_code, trailers_of};
+use crate::call_limits::{CallLimits, MessageBounds, check_received, check_size};
+use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, PeerSource, WireCall};
+use crate::message::Message;
 use crate::metadata::MetadataMap;
-use crate::peer::PeerSource;
-use crate::request::{CallLimits, MessageBounds, Request, Response, check_received};
-use crate::shared::Received;
+use crate::received::Received;
+use crate::request::{Request, Response};
 use crate::status::Status;
 use crate::streaming::Streaming;
-
-/// A message for people that is longer is cut, in bytes.
-const STATUS_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
 /// A call as its handler has it, by whatever way it came.
 pub(crate) enum ServerCall {
@@ -316,34 +312,4 @@ impl Drop for ManagedCall {
 
 fn status_of(end: LocalEnd) -> Status {
     Status::new(end.code, end.reason)
-}
-
-/// A handler that fails with `OK` has failed all the same.
-pub(crate) fn error_code(status: &Status) -> Code {
-    match status.code() {
-        Code::Ok => Code::Unknown,
-        code => code,
-    }
-}
-
-/// A status's message, details and metadata as they travel. What does not fit is left out: first the details.
-pub(crate) fn trailers_of(status: &Status) -> OutgoingMessage {
-    let mut trailers = status.metadata().as_block().to_vec();
-    let message = status.message();
-    if !message.is_empty() {
-        let longest = message.len().min(STATUS_MESSAGE_BYTES_MAX);
-        let cut = (0..=longest).rev().find(|cut| message.is_char_boundary(*cut));
-        let message = &message.as_bytes()[..cut.unwrap_or(0)];
-        let _ = block::append(&mut trailers, block::STATUS_MESSAGE, message);
-    }
-    if !status.details().is_empty() {
-        let _ = block::append(&mut trailers, block::STATUS_DETAILS, status.details());
-    }
-    if trailers.is_empty() {
-        OutgoingMessage::default()
-    } else {
-        OutgoingMessage::default()
-            .with_block(&trailers)
-            .unwrap_or_default()
-    }
 }

@@ -8,15 +8,38 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::ServerCall;
-use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor};
+use crate::call_limits::MessageBounds;
 use crate::context;
+use crate::descriptor::{MethodKind, ServiceDescriptor};
 use crate::intercept::{CallInterceptor, CallPath, InterceptorList};
-use crate::request::{MessageBounds, Request, Response};
-use crate::shared::Received;
+use crate::message::Message;
+use crate::received::Received;
+use crate::request::{Request, Response};
 use crate::status::Status;
 use crate::streaming::Streaming;
 
 pub(crate) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A service that a server can offer; implemented by the generated `…Server` types.
+///
+/// ```ignore
+/// impl<T: Kv> Service for KvServer<T> {
+///     fn descriptor(&self) -> &'static ServiceDescriptor { &KV }
+///     fn register(&self, methods: &mut Methods) {
+///         let inner = self.inner.clone();
+///         methods.unary(0, move |request| {
+///             let inner = inner.clone();
+///             async move { inner.get(request).await }
+///         });
+///     }
+/// }
+/// ```
+pub trait Service: Send + Sync + 'static {
+    /// What the service is.
+    fn descriptor(&self) -> &'static ServiceDescriptor;
+    /// Registers a handler for each method.
+    fn register(&self, methods: &mut Methods);
+}
 
 /// The handlers of a service, by the index of their methods.
 pub struct Methods {

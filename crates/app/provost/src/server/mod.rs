@@ -2,6 +2,8 @@
 
 mod call;
 mod handler;
+mod intercepted;
+mod linked_call;
 mod load;
 mod serving;
 
@@ -11,20 +13,24 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-pub(crate) use call::{ManagedCall, ServerCall, error_code, trailers_of};
-pub use handler::Methods;
+pub(crate) use call::{ManagedCall, ServerCall};
 pub(crate) use handler::{Bound, BoxedHandler, Place, ServerRules};
+pub use handler::{Methods, Service};
+pub use intercepted::InterceptedService;
+pub(crate) use linked_call::LinkedCall;
 use load::Overload;
 pub use load::ServerCounts;
 use serving::{Outcome, Serving};
 
 use crate::app::App;
-use crate::codegen::Service;
-use crate::in_process::InProcessServer;
+use crate::call_limits::bytes_max;
 use crate::intercept::CallInterceptor;
+#[cfg(feature = "tower")]
+use crate::layer::{AnswerBody, BoxError, CallBody, LayeredService, wrap};
 use crate::link::block_on;
 use crate::reactor::Timer;
-use crate::request::bytes_max;
+#[cfg(feature = "tower")]
+use crate::request::{Request, Response};
 use crate::status::Status;
 use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
@@ -97,11 +103,6 @@ impl Server {
 }
 
 impl ServerBuilder {
-    #[cfg(feature = "tower")]
-    pub(crate) fn rules_mut(&mut self) -> &mut ServerRules {
-        &mut self.rules
-    }
-
     /// Serves through this app, in place of the process's own.
     pub fn app(mut self, app: &App) -> ServerBuilder {
         self.app = Some(app.clone());
@@ -180,13 +181,9 @@ impl ServerBuilder {
         self
     }
 
-    /// Has the services called within this process, without a node, for unit tests. Interceptors and bounds of messages hold
-    /// there too; how handlers are spawned and how many run at a time does not matter.
-    ///
-    /// # Errors
-    /// If the generated code is not of one piece, or there is no memory for messages.
-    pub fn in_process(self) -> Result<InProcessServer, Status> {
-        InProcessServer::new(&self.services, &Arc::new(self.rules))
+    /// The services, and what holds for their calls.
+    pub(crate) fn into_parts(self) -> (Vec<Box<dyn Service>>, ServerRules) {
+        (self.services, self.rules)
     }
 
     /// Serves until the program ends. Returns only if the services cannot be offered in the first place. A server that may
@@ -246,6 +243,26 @@ impl ServerBuilder {
     /// As [`ServerBuilder::serve_with_shutdown`], on this thread, without an executor.
     pub fn serve_blocking_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
         block_on(self.serve_with_shutdown(shutdown))
+    }
+}
+
+#[cfg(feature = "tower")]
+impl ServerBuilder {
+    /// Puts a layer around the handlers of all services, and around the layers that were added before. Interceptors see a call
+    /// first. See [`layer`](crate::layer).
+    pub fn layer<L>(mut self, layer: L) -> ServerBuilder
+    where
+        L: tower_layer::Layer<LayeredService>,
+        L::Service: tower_service::Service<Request<CallBody>, Response = Response<AnswerBody>>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <L::Service as tower_service::Service<Request<CallBody>>>::Error: Into<BoxError>,
+        <L::Service as tower_service::Service<Request<CallBody>>>::Future: Send,
+    {
+        wrap(&mut self.rules.layers, &layer);
+        self
     }
 }
 

@@ -17,9 +17,8 @@ use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 use super::handler::{Bound, BoxedHandler, Place};
 use super::load::{Overload, RunningCall, ServerCounts};
 use super::{ManagedCall, ServerBuilder, ServerCall, Spawn};
-use crate::channel::request_with_schema;
 use crate::context::{CallContext, poll_within};
-use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall};
+use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall, request_with_schema};
 use crate::reactor::Timer;
 use crate::status::Status;
 

@@ -68,6 +68,12 @@ impl HeapFull {
     }
 }
 
+impl From<HeapFull> for crate::status::Status {
+    fn from(full: HeapFull) -> crate::status::Status {
+        crate::status::Status::resource_exhausted(full.to_string())
+    }
+}
+
 /// How many bytes the send heap may come to hold: `PROVOST_SEND_HEAP_BYTES` in the environment, or 1 GiB.
 #[must_use]
 pub fn heap_bytes_max() -> u64 {

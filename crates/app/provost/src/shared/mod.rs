@@ -15,7 +15,7 @@
 //! one for each process, made when it is first used, and can hold [`PROVOST_SEND_HEAP_BYTES`](heap_bytes_max) bytes;
 //! memory is taken from the system as it is used and given back when enough of it is free.
 //!
-//! What is received is a [`Received<T>`]: it dereferences to `&T`, never to `&mut T`. `Clone` of any of these types
+//! What is received is a [`Received<T>`](crate::Received): it dereferences to `&T`, never to `&mut T`. `Clone` of any of these types
 //! makes a deep copy in the send heap, which is how a received message, or part of one, is kept or changed. Only
 //! bytes and texts of 4 KiB and more that are in the send heap already are shared, not copied, until one is written to.
 //!
@@ -29,7 +29,6 @@ mod list;
 mod map;
 mod measure;
 mod prepared;
-mod received;
 pub(crate) mod window;
 
 pub use boxed::{Box, Optional};
@@ -39,7 +38,6 @@ pub use list::{IntoIter, List};
 pub use map::{IntoIter as MapIntoIter, Iter as MapIter, Map};
 pub use measure::Measure;
 pub use prepared::Prepared;
-pub use received::Received;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Box;
-use crate::codegen::Message;
+use crate::message::Message;
 
 /// A message that is built once and sent many times: client functions take it in place of the message. Cloning it
 /// counts a reference; nothing is copied. It cannot be changed any more.

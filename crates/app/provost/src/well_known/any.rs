@@ -2,7 +2,7 @@
 
 use super::Any;
 use crate::codec::{DecodeError, EncodeError, MessageCodec};
-use crate::codegen::Message;
+use crate::message::Message;
 
 /// What precedes the name of a type in its URL.
 const TYPE_URL_PREFIX: &str = "type.googleapis.com/";

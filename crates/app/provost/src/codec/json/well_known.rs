@@ -52,7 +52,7 @@ fn form_of(full_name: &str) -> Option<JsonForm> {
 macro_rules! any_types {
     ($($ty:ident),*) => {
         &[$(AnyType {
-            full_name: <types::$ty as crate::codegen::Message>::FULL_NAME,
+            full_name: <types::$ty as crate::message::Message>::FULL_NAME,
             make: || Ok(Box::new(types::$ty::unset()?)),
         }),*]
     };

@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::heap;
-use crate::codegen::Message;
 use crate::link::Link;
+use crate::message::Message;
+use crate::shared::heap;
 
 /// A received message. It dereferences to the message, which is read-only; dropping it gives the memory back.
 ///
