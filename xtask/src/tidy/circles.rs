@@ -16,7 +16,7 @@ const OTHER_BOUNDS: [(&str, usize); 4] = [
     ("crates/node/daemon", 2),
     ("crates/node/runtime", 10),
     ("crates/tools/bench", 15),
-    ("crates/app/provost", 22),
+    ("crates/app/provost", 2),
 ];
 /// Crate roots, which name all modules and are named by none.
 const ROOTS: [&str; 2] = ["lib.rs", "main.rs"];
