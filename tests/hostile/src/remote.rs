@@ -54,6 +54,9 @@ pub const WELCOMED: [(&str, RemoteAttack); 3] = [
     ("garbage", streams::garbage),
 ];
 
+/// Peers that send nearly all of the largest messages, and stop.
+pub const NEARLY_ALL: [(&str, RemoteAttack); 2] = [("nearly all", streams::nearly_all); 2];
+
 /// Attacks of peers whose schemas cost much to read, from several addresses.
 pub const SCHEMA_BOMBS: [(&str, RemoteAttack); 4] = [("schema bombs", streams::schema_bombs); 4];
 

@@ -11,12 +11,13 @@ mod beside;
 use authority::Authority;
 use beside::{
     GOOD_SERVICE, GoodPair, HANDSHAKES, JudgedAttack, PeakBounds, newcomer_is_served,
-    newcomer_offers_a_service, nodes,
+    newcomer_offers_a_service, nodes, nodes_within,
 };
 use provost_e2e::peer::Claim;
 use provost_e2e::{Node, World};
+use provost_hostile::remote::streams::NEARLY_ALL_BYTES;
 use provost_hostile::remote::{
-    DATAGRAMS, RemoteAttack, RemoteAttackers, RemoteScene, SCHEMA_BOMBS, UNWELCOME, WELCOMED,
+    DATAGRAMS, NEARLY_ALL, RemoteAttack, RemoteAttackers, RemoteScene, SCHEMA_BOMBS, UNWELCOME, WELCOMED,
 };
 use provost_hostile::report::Report;
 use provost_hostile::scene::Stop;
@@ -138,6 +139,22 @@ fn peers_that_announce_much_and_send_little_or_nonsense_cost_little() {
     ];
     let nodes = nodes("tcp", &[GOOD_SERVICE], no_tables);
     survives(nodes, claim().opening(), &WELCOMED, ANNOUNCING, &happened);
+}
+
+/// A heap of four of the largest messages, as by default, and two connections that have as much as two each in part.
+#[test]
+fn peers_that_send_nearly_all_of_the_largest_messages_keep_nobody_out() {
+    let limits = format!(
+        "message_bytes = {NEARLY_ALL_BYTES}\nreceive_heap_bytes = {}\n",
+        4 * NEARLY_ALL_BYTES
+    );
+    survives(
+        nodes_within(&limits, "tcp", &[GOOD_SERVICE], no_tables),
+        claim().opening(),
+        &NEARLY_ALL,
+        ANNOUNCING,
+        &["nearly all: sent"],
+    );
 }
 
 #[test]

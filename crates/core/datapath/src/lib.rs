@@ -243,6 +243,15 @@ pub trait ReceiveHeap {
     /// Gives a block back that was never published to the app.
     fn free(&mut self, block: ReceivedBlock);
 
+    /// How many bytes messages that have come in part may still take. The last eighth of a heap is for those that come in one
+    /// piece, whatever stops in its midst.
+    fn room_in_part(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Counts bytes more, or fewer, that messages of this app in part have in private memory: they take of the same room.
+    fn count_private(&mut self, _bytes: i64) {}
+
     /// A block of `bytes` bytes in the place of a shorter one, with its first `filled` bytes.
     ///
     /// # Errors
@@ -266,6 +275,15 @@ pub trait ReceiveHeap {
         Ok(())
     }
 }
+
+/// The part of a receive heap of so many bytes that messages in part may take.
+#[must_use]
+pub fn bytes_for_parts(heap_bytes_max: u64) -> u64 {
+    heap_bytes_max - heap_bytes_max / WHOLE_MESSAGES_PART
+}
+
+/// What is kept of a receive heap for messages that come in one piece.
+const WHOLE_MESSAGES_PART: u64 = 8;
 
 /// What [`ReceiveHeap::grow`] copies at a time, in bytes: it stays in the nearest cache.
 const GROW_PIECE_BYTES: usize = 8 << 10;

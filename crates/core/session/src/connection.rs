@@ -318,7 +318,7 @@ impl Connection {
         };
         let wire = call.wire;
         if let Some(partial) = call.partial.take() {
-            self.parser.receiving_bytes -= u64::from(partial.total);
+            self.parser.end_partial(&partial, context.receive);
             match partial.into {
                 BodyTarget::Nowhere => {}
                 BodyTarget::Block(block) => context.receive.free(block),

@@ -32,6 +32,7 @@ use crate::handshake::{Encoding, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
 use crate::{ProtocolError, Role};
 pub(crate) use arrival::ListeningClock;
+use arrival::{ArrivalProgress, HEAP_FULL, SHARE_TAKEN};
 
 /// A rest of a body of at least this many bytes is worth a read of its own straight into its block.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -39,9 +40,6 @@ const DIRECT_BYTES_MIN: u32 = 4096;
 const RECEIVING_MESSAGES_MAX: u64 = 2;
 /// Longest time that a call may have left, in nanoseconds (292 years): more is a mistake.
 const TIMEOUT_NS_MAX: u64 = i64::MAX as u64;
-
-const HEAP_FULL: &str =
-    "the receiver has no memory for the message: its app holds on to too many received messages";
 
 /// Where the parser is.
 #[derive(Debug)]
@@ -53,6 +51,9 @@ pub(crate) struct FrameParser {
     highest: u64,
     /// Bytes of all steps that have come in part.
     pub(crate) receiving_bytes: u64,
+    /// Bytes of memory that they hold.
+    pub(crate) held_bytes: u64,
+    progress: ArrivalProgress,
     /// When the first of them must have come whole, on the clock of [`ListeningClock`].
     pub(crate) next_expiry: Nanos,
     text: Vec<u8>,
@@ -74,6 +75,8 @@ impl FrameParser {
             header_filled: 0,
             highest: 0,
             receiving_bytes: 0,
+            held_bytes: 0,
+            progress: ArrivalProgress::default(),
             next_expiry: Nanos::MAX,
             text: Vec::new(),
         }
@@ -201,6 +204,7 @@ impl Connection {
         let ParserState::Body { slot, wire, left } = self.parser.state else {
             return Ok(());
         };
+        self.parser.count_arrival(bytes);
         let left = left - bytes;
         if left > 0 {
             self.parser.state = ParserState::Body { slot, wire, left };
@@ -509,11 +513,14 @@ impl Connection {
         }
         let (metadata_bytes, message_bytes) = (header.metadata_bytes.get(), header.message_bytes.get());
         let total = message_offset(metadata_bytes) as u32 + message_bytes;
-        let Some(into) = self.destination(parts, (left, total), context) else {
-            self.heap_is_full(slot, left, context);
-            return Ok(());
+        let (into, held_bytes) = match self.destination(parts, (left, total), context) {
+            Ok(place) => place,
+            Err(reason) => {
+                self.refuse_message(slot, left, reason, context);
+                return Ok(());
+            }
         };
-        let expires_at = self.expiry_of(left, total, context.now);
+        let (begun_at, expires_at) = self.times_of(left, total, context.now);
         let sender = self.role.peer();
         let Some(call) = self.calls.get_mut(slot) else {
             return Ok(());
@@ -540,9 +547,12 @@ impl Connection {
             filled: 0,
             total,
             into,
+            held_bytes,
+            begun_at,
             expires_at,
         });
         self.parser.receiving_bytes += u64::from(total);
+        self.parser.held_bytes += u64::from(held_bytes);
         self.parser.state = ParserState::Body { slot, wire, left };
         match left {
             0 => self.body_came(0, context),
@@ -551,34 +561,50 @@ impl Connection {
     }
 
     /// Ends a call whose message has no place, and skips what comes of it.
-    fn heap_is_full(&mut self, slot: u32, left: u32, context: &mut Context<'_>) {
-        self.break_call(slot, Code::ResourceExhausted, HEAP_FULL, context);
+    fn refuse_message(&mut self, slot: u32, left: u32, reason: &str, context: &mut Context<'_>) {
+        self.break_call(slot, Code::ResourceExhausted, reason, context);
         self.parser.state = ParserState::Skip { left };
         self.skipped(0);
     }
 
-    /// A place for a body of which `left` bytes are in its first frame and `total` in all.
+    /// A place for a body of which `left` bytes are in its first frame and `total` in all, and what it holds while it has come
+    /// in part; or why there is none.
     fn destination(
         &mut self,
         parts: Parts,
         (left, total): (u32, u32),
         context: &mut Context<'_>,
-    ) -> Option<BodyTarget> {
+    ) -> Result<(BodyTarget, u32), &'static str> {
         let bytes_max =
             RECEIVING_MESSAGES_MAX * u64::from(self.limits.message_bytes_max.max(METADATA_BYTES_MAX));
         if total == 0 {
-            return Some(BodyTarget::Nowhere);
+            return Ok((BodyTarget::Nowhere, 0));
         }
         if self.parser.receiving_bytes + u64::from(total) > bytes_max + u64::from(METADATA_BYTES_MAX) {
-            return None;
+            return Err(SHARE_TAKEN);
         }
         // Metadata is the same in either encoding. That of a CANCEL must not fail for want of memory.
         let is_encoded = self.encoding == Encoding::Protobuf && parts.contains(Parts::MESSAGE);
-        if parts == Parts::CANCEL || is_encoded {
-            return Some(BodyTarget::Private(context.buffers.take()));
+        let is_private = parts == Parts::CANCEL || is_encoded;
+        let bytes = if is_private {
+            left
+        } else {
+            arrival::first_bytes(left, total, self.parser.receiving_bytes)
+        };
+        let held_bytes = if left == total || parts == Parts::CANCEL {
+            0
+        } else {
+            bytes
+        };
+        if held_bytes > 0 && !self.parser.share_has_room(held_bytes, context.receive) {
+            return Err(SHARE_TAKEN);
         }
-        let bytes = arrival::first_bytes(left, total, self.parser.receiving_bytes);
-        context.receive.allocate(bytes).ok().map(BodyTarget::Block)
+        if is_private {
+            context.receive.count_private(i64::from(held_bytes));
+            return Ok((BodyTarget::Private(context.buffers.take()), held_bytes));
+        }
+        let block = context.receive.allocate(bytes).map_err(|_| HEAP_FULL)?;
+        Ok((BodyTarget::Block(block), held_bytes))
     }
 
     fn chunk(&mut self, header: &FrameHeader, context: &mut Context<'_>) -> Result<(), ProtocolError> {
@@ -608,14 +634,15 @@ impl Connection {
         let over = self.role == Role::Server && self.status_is_on_its_way(slot);
         match self.calls.get(slot).and_then(|call| call.partial.as_ref()) {
             Some(partial) if partial.total - partial.filled >= left => {
-                if self.make_room(slot, left, context).is_ok() {
-                    self.parser.state = ParserState::Body {
-                        slot,
-                        wire: call,
-                        left,
-                    };
-                } else {
-                    self.heap_is_full(slot, left, context);
+                match self.make_room(slot, left, context) {
+                    Ok(()) => {
+                        self.parser.state = ParserState::Body {
+                            slot,
+                            wire: call,
+                            left,
+                        }
+                    }
+                    Err(reason) => self.refuse_message(slot, left, reason, context),
                 }
                 Ok(())
             }
@@ -647,7 +674,7 @@ impl Connection {
         let Some(partial) = call.partial.take() else {
             return Ok(());
         };
-        self.parser.receiving_bytes -= u64::from(partial.total);
+        self.parser.end_partial(&partial, context.receive);
         let id = call.id;
         let ends = partial.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let tell = partial.parts != Parts::CANCEL || call.announced;

@@ -6,7 +6,7 @@ use kit::{Peer, Setup, frame, step};
 use provost_conformance::{BIDI, UNARY, content};
 use provost_datapath::Step;
 use provost_session::Role;
-use provost_session::handshake::Limits;
+use provost_session::handshake::{Encoding, Limits};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, frame_kind};
@@ -71,6 +71,146 @@ fn announced_messages_take_memory_as_they_come() {
         "the message came otherwise than it was sent"
     );
     assert_eq!(honest.heap.live_blocks(), 0);
+}
+
+/// A server's ends of connections, whose app has one receive heap.
+struct Connections {
+    peers: Vec<Peer>,
+}
+
+impl Connections {
+    const HEAP_BYTES: u64 = 8 << 20;
+    const LARGEST_BYTES: u32 = 2 << 20;
+
+    fn open(count: usize, encoding: Encoding) -> Connections {
+        let limits = Limits {
+            message_bytes_max: Connections::LARGEST_BYTES,
+            ..Limits::default()
+        };
+        let setup = Setup {
+            encoding,
+            limits,
+            ..Setup::default()
+        };
+        let mut peers: Vec<Peer> = (0..count).map(|_| Peer::new(Role::Server, setup)).collect();
+        peers[0].heap.bytes_max = Connections::HEAP_BYTES;
+        Connections { peers }
+    }
+
+    /// Lets something happen at one of them, with the heap of all.
+    fn at<R>(&mut self, which: usize, happens: impl FnOnce(&mut Peer) -> R) -> R {
+        let heap = std::mem::take(&mut self.peers[0].heap);
+        self.peers[which].heap = heap;
+        let result = happens(&mut self.peers[which]);
+        let heap = std::mem::take(&mut self.peers[which].heap);
+        self.peers[0].heap = heap;
+        result
+    }
+
+    /// Announces messages of every length, from the largest on, and brings all of each but its last chunk, as far as there is
+    /// room.
+    fn bring_nearly_all(&mut self, which: usize) {
+        self.at(which, |peer| {
+            for call in 1..=5 {
+                let chunks = (Connections::LARGEST_BYTES >> (call - 1)) / CHUNK_BYTES_MAX;
+                peer.input(&announced(call, chunks * CHUNK_BYTES_MAX)).unwrap();
+                for _ in 1..chunks {
+                    peer.input(&chunk(call, &[7; CHUNK_BYTES_MAX as usize])).unwrap();
+                }
+            }
+        });
+    }
+
+    fn pass_time(&mut self, passed_ns: u64) {
+        for which in 0..self.peers.len() {
+            self.at(which, |peer| {
+                peer.now += passed_ns;
+                peer.expire_arrivals();
+            });
+        }
+    }
+
+    /// Whether a message of so many bytes comes in, in chunks.
+    fn serves(&mut self, which: usize, call: u64, bytes: u32) -> bool {
+        self.at(which, |peer| {
+            peer.input(&announced(call, bytes)).unwrap();
+            for piece in vec![7; bytes as usize].chunks(CHUNK_BYTES_MAX as usize) {
+                peer.input(&chunk(call, piece)).unwrap();
+            }
+            peer.steps().len() == 1
+        })
+    }
+}
+
+#[test]
+fn connections_that_send_nearly_all_leave_room_for_others() {
+    for encoding in [Encoding::Native, Encoding::Protobuf] {
+        let mut connections = Connections::open(8, encoding);
+        for which in 0..2 {
+            connections.bring_nearly_all(which);
+        }
+        assert!(connections.serves(2, 1, 256 << 10), "{encoding:?}");
+        // However many there are, what comes in one piece has room.
+        for which in 3..7 {
+            connections.bring_nearly_all(which);
+        }
+        let whole = [7; CHUNK_BYTES_MAX as usize];
+        let steps = connections.at(7, |peer| {
+            peer.input(&frame(&step(1, REQUEST, &whole))).unwrap();
+            peer.steps()
+        });
+        assert_eq!(steps.len(), 1, "{encoding:?}");
+        // Those who stop and hold much are ended before long, and those who hold little in time.
+        connections.pass_time(31_000_000_000);
+        connections.pass_time(31_000_000_000);
+        assert!(
+            connections.serves(7, 2, Connections::LARGEST_BYTES),
+            "{encoding:?}"
+        );
+        connections.pass_time(LONG_NS);
+        assert_eq!(connections.peers[0].heap.live_blocks(), 0, "{encoding:?}");
+        assert_eq!(connections.peers[0].heap.private_bytes(), 0, "{encoding:?}");
+    }
+}
+
+#[test]
+fn two_of_the_largest_messages_of_one_connection_fit_a_heap_of_four_and_one_fits_a_heap_of_two() {
+    for (heap_bytes, calls) in [(4, 2), (2, 1)] {
+        let mut server = Peer::new(Role::Server, Setup::default());
+        server.heap.bytes_max = heap_bytes * u64::from(MESSAGE_BYTES_MAX);
+        for call in 1..=calls {
+            server.input(&announced(call, MESSAGE_BYTES_MAX)).unwrap();
+        }
+        for _ in 0..MESSAGE_BYTES_MAX / CHUNK_BYTES_MAX {
+            for call in 1..=calls {
+                server
+                    .input(&chunk(call, &[7; CHUNK_BYTES_MAX as usize]))
+                    .unwrap();
+            }
+        }
+        assert_eq!(server.steps().len() as u64, calls);
+    }
+}
+
+#[test]
+fn a_message_that_comes_slowly_comes_and_one_that_drips_does_not() {
+    for (chunks, comes) in [(10, true), (1, false)] {
+        let mut server = Peer::new(Role::Server, Setup::default());
+        let all = 40;
+        server.input(&announced(1, all * CHUNK_BYTES_MAX)).unwrap();
+        for _ in 0..all - 20 {
+            server.input(&chunk(1, &[7; CHUNK_BYTES_MAX as usize])).unwrap();
+        }
+        for _ in 0..20 / chunks {
+            server.now += 31_000_000_000;
+            server.expire_arrivals();
+            for _ in 0..chunks {
+                server.input(&chunk(1, &[7; CHUNK_BYTES_MAX as usize])).unwrap();
+            }
+        }
+        assert_eq!(server.steps().len() == 1, comes, "{chunks} chunks in 31 s");
+        assert_eq!(server.heap.live_blocks(), 0);
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use provost_datapath::{
     Body, BufferPool, ConnectionSignals, Context, Engine, FlowHints, HeapFull, Interest, Nanos, Ports,
-    Progress, Queue, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint, Step, message_offset,
+    Progress, Queue, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint, Step, bytes_for_parts,
+    message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -50,6 +51,7 @@ pub struct TestHeap {
     blocks: Vec<Option<Vec<u8>>>,
     free: Vec<usize>,
     used_bytes: u64,
+    private_bytes: u64,
     /// How many bytes it has.
     pub bytes_max: u64,
 }
@@ -60,6 +62,7 @@ impl Default for TestHeap {
             blocks: Vec::new(),
             free: Vec::new(),
             used_bytes: 0,
+            private_bytes: 0,
             bytes_max: u64::MAX,
         }
     }
@@ -70,6 +73,12 @@ impl TestHeap {
     #[must_use]
     pub fn live_blocks(&self) -> usize {
         self.blocks.len() - self.free.len()
+    }
+
+    /// What messages in part have in private memory, as the heap was told.
+    #[must_use]
+    pub fn private_bytes(&self) -> u64 {
+        self.private_bytes
     }
 
     fn taken(&self, block: &ReceivedBlock) -> &[u8] {
@@ -101,6 +110,14 @@ impl ReceiveHeap for TestHeap {
         self.blocks[block.at as usize - 1]
             .as_deref_mut()
             .expect("the block is taken")
+    }
+
+    fn room_in_part(&self) -> u64 {
+        bytes_for_parts(self.bytes_max).saturating_sub(self.used_bytes + self.private_bytes)
+    }
+
+    fn count_private(&mut self, bytes: i64) {
+        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
     }
 
     fn free(&mut self, block: ReceivedBlock) {

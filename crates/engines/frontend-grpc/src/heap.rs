@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use provost_datapath::{HeapFull, NotSaved, ReceiveHeap, ReceivedBlock};
+use provost_datapath::{HeapFull, NotSaved, ReceiveHeap, ReceivedBlock, bytes_for_parts};
 
 /// What a block costs of the heap beside its bytes: bounds the number of blocks.
 const BLOCK_COST_BYTES: u64 = 64;
@@ -14,6 +14,8 @@ pub struct PrivateHeap {
     blocks: Vec<Option<Vec<u8>>>,
     free: Vec<u32>,
     held_bytes: u64,
+    /// Bytes of messages that come in part beside the heap.
+    private_bytes: u64,
     bytes_max: u64,
     /// Blocks of another process that no engine has claimed yet.
     unclaimed: BTreeSet<u32>,
@@ -35,6 +37,7 @@ impl PrivateHeap {
             blocks: Vec::new(),
             free: Vec::new(),
             held_bytes: 0,
+            private_bytes: 0,
             bytes_max,
             unclaimed: BTreeSet::new(),
         }
@@ -143,6 +146,14 @@ impl ReceiveHeap for PrivateHeap {
         let slot = block.at.wrapping_sub(1) as usize;
         let found = self.blocks.get_mut(slot).and_then(Option::as_mut);
         found.map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    fn room_in_part(&self) -> u64 {
+        bytes_for_parts(self.bytes_max).saturating_sub(self.held_bytes + self.private_bytes)
+    }
+
+    fn count_private(&mut self, bytes: i64) {
+        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
     }
 
     fn free(&mut self, block: ReceivedBlock) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use provost_datapath::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock};
+use provost_datapath::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock, bytes_for_parts};
 use provost_heap::Heap;
 use provost_shm::{Access, Mapping, Memfd};
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, REGION_BYTES_MAX};
@@ -86,6 +86,8 @@ pub struct AppReceiveHeap {
     /// Bytes of all segments that were ever given back. Whether the app has unmapped them cannot be seen from here, and as
     /// long as it has not, they are not the system's.
     retired_bytes: u64,
+    /// Bytes of messages that come in part into private memory.
+    private_bytes: u64,
     /// Where the next segment is looked for, so that a place is used again as late as possible.
     pub(crate) next_place: u64,
     next_check: Nanos,
@@ -116,6 +118,7 @@ impl AppReceiveHeap {
             segments_made: 0,
             total_bytes: 0,
             retired_bytes: 0,
+            private_bytes: 0,
             next_place: u64::from(limits.window_at) * UNIT,
             next_check: 0,
         }
@@ -331,6 +334,20 @@ impl ReceiveHeap for AppReceiveHeap {
         }
         let (at, bytes) = (block.at, block.bytes);
         self.bytes_mut(&mut ReceivedBlock { at, bytes })
+    }
+
+    fn room_in_part(&self) -> u64 {
+        let allowed = self.inherited.allowed_bytes(self.limits.bytes_max);
+        let used: u64 = self
+            .segments
+            .iter()
+            .map(|segment| segment.heap.used_bytes())
+            .sum();
+        bytes_for_parts(allowed).saturating_sub(used + self.private_bytes)
+    }
+
+    fn count_private(&mut self, bytes: i64) {
+        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
     }
 
     fn free(&mut self, block: ReceivedBlock) {

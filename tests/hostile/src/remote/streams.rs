@@ -21,6 +21,10 @@ const HELD_MAX: usize = 150;
 const ANNOUNCERS: usize = 16;
 /// Messages that are begun on each of them.
 const ANNOUNCED_CALLS: u64 = 8;
+/// Bytes of the longest messages that [`nearly_all`] does not end.
+pub const NEARLY_ALL_BYTES: u32 = 4 << 20;
+/// How often these are halved: the shortest have a kibibyte.
+const NEARLY_ALL_HALVINGS: u32 = 13;
 /// Between two rounds over all connections of an attack.
 const ROUND: Duration = Duration::from_millis(20);
 /// Between two connections of an attack that keeps none open: it is not to see how many connections the kernel can make.
@@ -128,6 +132,46 @@ pub fn announce(scene: &RemoteScene, source: Ipv4Addr, _random: &mut Random) {
     }
 }
 
+/// One connection on which messages come of every length up to [`NEARLY_ALL_BYTES`], all but their last bytes.
+pub fn nearly_all(scene: &RemoteScene, source: Ipv4Addr, _random: &mut Random) {
+    let mut held: Vec<TcpStream> = Vec::new();
+    while !scene.stop.is_set() {
+        top_up(&mut held, 1, || {
+            let mut stream = welcomed(scene, source)?;
+            let lengths = (0..NEARLY_ALL_HALVINGS).flat_map(|halved| {
+                let times = 1 << (halved / 2);
+                std::iter::repeat_n(NEARLY_ALL_BYTES >> halved, times)
+            });
+            for (call, message_bytes) in (1..).zip(lengths) {
+                stream.write_all(&nearly_whole(call, message_bytes)).ok()?;
+                scene.report.count("nearly all: sent");
+            }
+            Some(stream)
+        });
+        std::thread::sleep(ROUND);
+    }
+}
+
+/// The frames of a message but for its last bytes, at most a chunk.
+fn nearly_whole(call: u64, message_bytes: u32) -> Vec<u8> {
+    let last = CHUNK_BYTES_MAX.min(message_bytes / 8);
+    let begin = FrameHeader {
+        body_bytes: CHUNK_BYTES_MAX.min(message_bytes - last).into(),
+        message_bytes: message_bytes.into(),
+        ..announcement(call)
+    };
+    let mut frames = with_body(begin);
+    for _ in 2..message_bytes / CHUNK_BYTES_MAX {
+        frames.extend(with_body(FrameHeader {
+            body_bytes: CHUNK_BYTES_MAX.into(),
+            kind: frame_kind::CHUNK,
+            call: call.into(),
+            ..FrameHeader::default()
+        }));
+    }
+    frames
+}
+
 /// Frames of all kinds with numbers that make no sense, behind a good handshake.
 pub fn garbage(scene: &RemoteScene, source: Ipv4Addr, random: &mut Random) {
     while !scene.stop.is_set() {
@@ -182,8 +226,13 @@ fn announcement(call: u64) -> FrameHeader {
 }
 
 fn first_chunk(call: u64) -> Vec<u8> {
-    let mut frame = announcement(call).as_bytes().to_vec();
-    frame.resize(frame.len() + CHUNK_BYTES_MAX as usize, 0);
+    with_body(announcement(call))
+}
+
+/// A frame with a whole chunk behind its header.
+fn with_body(header: FrameHeader) -> Vec<u8> {
+    let mut frame = header.as_bytes().to_vec();
+    frame.resize(frame.len() + header.body_bytes.get() as usize, 0);
     frame
 }
 

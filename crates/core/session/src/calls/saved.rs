@@ -95,14 +95,19 @@ impl OpenCalls {
             .any(|encoding| encoding != MessageEncoding::Identity)
     }
 
-    /// Bytes of all steps that have come in part.
-    pub(crate) fn receiving_bytes(&self) -> u64 {
+    /// Bytes of all steps that have come in part, and bytes of memory that they hold.
+    pub(crate) fn receiving_bytes(&self) -> (u64, u64) {
         let partials = self
             .slots
             .iter()
             .flatten()
             .filter_map(|call| call.partial.as_ref());
-        partials.map(|partial| u64::from(partial.total)).sum()
+        partials.fold((0, 0), |(total, held), partial| {
+            (
+                total + u64::from(partial.total),
+                held + u64::from(partial.held_bytes),
+            )
+        })
     }
 }
 
@@ -218,6 +223,8 @@ impl PartialStep {
             filled: fields.u32()?,
             total: 0,
             into: BodyTarget::Nowhere,
+            held_bytes: 0,
+            begun_at: 0,
             expires_at: 0,
         };
         if partial.metadata_bytes > METADATA_BYTES_MAX || partial.message_bytes > MESSAGE_BYTES_MAX {
@@ -249,6 +256,11 @@ impl PartialStep {
             other => {
                 return Err(fields.damaged(format!("a message that comes in to the unknown place {other}")));
             }
+        };
+        partial.held_bytes = match &partial.into {
+            BodyTarget::Nowhere => 0,
+            BodyTarget::Block(block) => block.bytes,
+            BodyTarget::Private(_) => partial.filled,
         };
         // A block grows with what comes.
         if (partial.filled..=partial.total).contains(&room) {

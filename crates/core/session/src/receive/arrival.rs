@@ -1,9 +1,10 @@
-//! What a peer can make this end hold for messages that do not come: memory is taken as bytes arrive, and a message must
-//! be whole within a time.
+//! What a peer can make this end hold for messages that do not come: memory is taken as bytes arrive, each connection has a
+//! share of its app's, and messages in part must go on coming and be whole within a time.
 
-use provost_datapath::{Context, HeapFull, Nanos};
+use provost_datapath::{Context, HeapFull, Nanos, ReceiveHeap};
 use provost_wire::Code;
 
+use super::FrameParser;
 use crate::calls::{BodyTarget, PartialStep};
 use crate::connection::Connection;
 
@@ -15,6 +16,14 @@ const GROWTH_FACTOR: u32 = 4;
 pub(crate) const ARRIVAL_NS: Nanos = 60_000_000_000;
 /// How fast messages in part must come together at least, past that time, in bytes per second.
 const ARRIVAL_BYTES_PER_S: u64 = 32 << 10;
+/// Of what its app's receive heap has for messages in part, one connection may hold so many times as much as it leaves to the
+/// others. So there is always something left, and a largest message fits a heap of two.
+const SHARE_OF_ROOM: u64 = 2;
+/// How often it is asked whether messages in part go on coming.
+const PROGRESS_NS: Nanos = 30_000_000_000;
+/// How much a connection that holds more than [`UNPROVEN_BYTES_MAX`] must bring in such a time: half as much as each of its
+/// messages has to come at.
+const PROGRESS_BYTES_MIN: u64 = 16 * 30 << 10;
 /// How soon arrivals are looked at again while this end does not listen.
 const PAUSED_RETRY_NS: Nanos = 1_000_000_000;
 
@@ -44,6 +53,19 @@ impl ListeningClock {
     }
 }
 
+/// What has come since a time, by which it is judged whether messages in part go on coming.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ArrivalProgress {
+    /// On the clock of [`ListeningClock`].
+    since: Nanos,
+    bytes: u64,
+}
+
+/// Why a message gets no place: there is no memory, or the connection has its share.
+pub(crate) const HEAP_FULL: &str =
+    "the receiver has no memory for the message: its app holds on to too many received messages";
+pub(crate) const SHARE_TAKEN: &str = "the receiver has no memory for the message: messages that have come in part hold all that they may of its app's memory";
+
 /// The first place of a body of which `left` bytes are in its first frame and `total` in all, while so many bytes of others
 /// are announced.
 pub(crate) fn first_bytes(left: u32, total: u32, receiving_bytes: u64) -> u32 {
@@ -65,44 +87,103 @@ impl PartialStep {
         bytes <= room.saturating_sub(self.filled)
     }
 
-    /// Gives it a place with room for so many bytes more, and for some that are yet to be announced.
-    fn make_room(&mut self, bytes: u32, context: &mut Context<'_>) -> Result<(), HeapFull> {
-        let (filled, total) = (self.filled, self.total);
-        let BodyTarget::Block(block) = &mut self.into else {
-            return Ok(());
-        };
-        let needed = filled.saturating_add(bytes);
-        let wanted = filled
-            .saturating_mul(GROWTH_FACTOR)
-            .clamp(needed, total.max(needed));
-        let grown = context.receive.grow(block, filled, wanted);
-        grown.or_else(|HeapFull| context.receive.grow(block, filled, needed))
+    /// Bytes that it holds, of its place or, in private memory, of what its frames have brought.
+    fn wanted_bytes(&self, bytes: u32) -> [u32; 2] {
+        let needed = self.filled.saturating_add(bytes);
+        match &self.into {
+            BodyTarget::Nowhere => [0; 2],
+            BodyTarget::Private(_) => [needed.max(self.held_bytes); 2],
+            BodyTarget::Block(_) if self.has_room_for(bytes) => [self.held_bytes; 2],
+            BodyTarget::Block(_) => {
+                let wanted = self.filled.saturating_mul(GROWTH_FACTOR);
+                [wanted.clamp(needed, self.total.max(needed)), needed]
+            }
+        }
+    }
+
+    /// Gives it a place of so many bytes, if it needs a longer one.
+    fn grow(&mut self, held_bytes: u32, context: &mut Context<'_>) -> Result<(), HeapFull> {
+        match &mut self.into {
+            BodyTarget::Block(block) => context.receive.grow(block, self.filled, held_bytes)?,
+            BodyTarget::Private(_) => {
+                let more = i64::from(held_bytes) - i64::from(self.held_bytes);
+                context.receive.count_private(more);
+            }
+            BodyTarget::Nowhere => {}
+        }
+        self.held_bytes = held_bytes;
+        Ok(())
+    }
+}
+
+impl FrameParser {
+    /// Whether the connection's share has room for so many bytes more of messages in part.
+    pub(crate) fn share_has_room(&self, more: u32, receive: &dyn ReceiveHeap) -> bool {
+        let more = u64::from(more);
+        match receive.room_in_part().checked_sub(more) {
+            Some(left) => self.held_bytes + more <= left.saturating_mul(SHARE_OF_ROOM),
+            None => false,
+        }
+    }
+
+    /// Counts a message no more that has come whole, or is given up.
+    pub(crate) fn end_partial(&mut self, partial: &PartialStep, receive: &mut dyn ReceiveHeap) {
+        self.receiving_bytes -= u64::from(partial.total);
+        self.held_bytes -= u64::from(partial.held_bytes);
+        if let BodyTarget::Private(_) = partial.into {
+            receive.count_private(-i64::from(partial.held_bytes));
+        }
+    }
+
+    /// Counts bytes that have come of any message.
+    pub(crate) fn count_arrival(&mut self, bytes: u32) {
+        self.progress.bytes += u64::from(bytes);
     }
 }
 
 impl Connection {
-    /// Gives a message in part room for so many bytes more.
+    /// Gives a message in part room for so many bytes more, or says why there is none.
     pub(crate) fn make_room(
         &mut self,
         slot: u32,
         bytes: u32,
         context: &mut Context<'_>,
-    ) -> Result<(), HeapFull> {
-        match self.calls.get_mut(slot).and_then(|call| call.partial.as_mut()) {
-            Some(partial) if !partial.has_room_for(bytes) => partial.make_room(bytes, context),
-            _ => Ok(()),
+    ) -> Result<(), &'static str> {
+        let Some(partial) = self.calls.get_mut(slot).and_then(|call| call.partial.as_mut()) else {
+            return Ok(());
+        };
+        let mut refused = SHARE_TAKEN;
+        for wanted in partial.wanted_bytes(bytes) {
+            let more = wanted.saturating_sub(partial.held_bytes);
+            if more == 0 {
+                return Ok(());
+            }
+            if !self.parser.share_has_room(more, context.receive) {
+                continue;
+            }
+            if partial.grow(wanted, context).is_ok() {
+                self.parser.held_bytes += u64::from(more);
+                return Ok(());
+            }
+            refused = HEAP_FULL;
         }
+        Err(refused)
     }
 
-    /// When a message that begins to come must be whole. One that its first frame brings has no time of its own: the peer's
-    /// silence in the midst of a frame is the connection's.
-    pub(crate) fn expiry_of(&mut self, left: u32, total: u32, now: Nanos) -> Nanos {
+    /// When a message began to come, and when it must be whole. One that its first frame brings has no time of its own: the
+    /// peer's silence in the midst of a frame is the connection's.
+    pub(crate) fn times_of(&mut self, left: u32, total: u32, now: Nanos) -> (Nanos, Nanos) {
         if left == total {
-            return Nanos::MAX;
+            return (now, Nanos::MAX);
         }
-        let expires_at = self.listening.clock(now) + self.arrival_ns(u64::from(total));
-        self.parser.next_expiry = self.parser.next_expiry.min(expires_at);
-        expires_at
+        let clock = self.listening.clock(now);
+        if self.parser.receiving_bytes == 0 {
+            self.parser.progress = ArrivalProgress::from(clock);
+        }
+        let expires_at = clock + self.arrival_ns(u64::from(total));
+        let judged_at = self.parser.progress.judged_at();
+        self.parser.next_expiry = self.parser.next_expiry.min(expires_at).min(judged_at);
+        (clock, expires_at)
     }
 
     /// How long messages may take of which so many bytes come beside the others'.
@@ -117,28 +198,63 @@ impl Connection {
         self.listening.pause(now);
     }
 
-    /// Ends the calls whose messages did not come in time.
+    /// Ends the calls whose messages did not come in time, or do not go on coming.
     pub fn expire_arrivals(&mut self, context: &mut Context<'_>) {
         let clock = self.listening.clock(context.now);
         if clock < self.parser.next_expiry {
             return;
         }
+        if self.parser.next_expiry == 0 {
+            self.begin_times_anew(clock, context);
+        }
+        let stalled_since = self.judge_progress(clock);
         self.parser.next_expiry = Nanos::MAX;
-        let arrival_ns = self.arrival_ns(0);
         for slot in 0..self.calls.slots() {
-            let Some(partial) = self.calls.get_mut(slot).and_then(|call| call.partial.as_mut()) else {
+            let Some(partial) = self.calls.get(slot).and_then(|call| call.partial.as_ref()) else {
                 continue;
             };
-            if partial.expires_at == 0 {
-                partial.expires_at = clock + arrival_ns;
-            }
-            if partial.expires_at <= clock {
-                let reason = "the message stopped in its midst and did not come in time";
-                self.break_call(slot, Code::Unavailable, reason, context);
+            let reason = if partial.expires_at <= clock {
+                "the message stopped in its midst and did not come in time"
+            } else if stalled_since.is_some_and(|since| partial.begun_at <= since) {
+                "the message stopped in its midst: its connection brought less than 480 KiB in 30 s"
             } else {
                 self.parser.next_expiry = self.parser.next_expiry.min(partial.expires_at);
+                continue;
+            };
+            self.break_call(slot, Code::Unavailable, reason, context);
+        }
+        if self.parser.receiving_bytes > 0 {
+            let judged_at = self.parser.progress.judged_at();
+            self.parser.next_expiry = self.parser.next_expiry.min(judged_at);
+        }
+    }
+
+    /// A successor does not know when messages began to come, nor what its heap was told of them.
+    fn begin_times_anew(&mut self, clock: Nanos, context: &mut Context<'_>) {
+        self.parser.progress = ArrivalProgress::from(clock);
+        let expires_at = clock + self.arrival_ns(0);
+        for slot in 0..self.calls.slots() {
+            let partial = self.calls.get_mut(slot).and_then(|call| call.partial.as_mut());
+            if let Some(partial) = partial
+                && partial.expires_at == 0
+            {
+                (partial.begun_at, partial.expires_at) = (clock, expires_at);
+                if let BodyTarget::Private(_) = partial.into {
+                    context.receive.count_private(i64::from(partial.held_bytes));
+                }
             }
         }
+    }
+
+    /// Once what came for a while is to be judged: since when too little came of messages that hold much, if it is so.
+    fn judge_progress(&mut self, clock: Nanos) -> Option<Nanos> {
+        let progress = self.parser.progress;
+        if clock < progress.judged_at() {
+            return None;
+        }
+        self.parser.progress = ArrivalProgress::from(clock);
+        let is_stalled = self.parser.held_bytes > UNPROVEN_BYTES_MAX && progress.bytes < PROGRESS_BYTES_MIN;
+        is_stalled.then_some(progress.since)
     }
 
     /// When [`Connection::expire_arrivals`] has something to do, if ever.
@@ -146,6 +262,16 @@ impl Connection {
         // A successor sets its times when it is polled first.
         let is_set = !matches!(self.parser.next_expiry, 0 | Nanos::MAX);
         is_set.then(|| self.listening.real(self.parser.next_expiry))
+    }
+}
+
+impl ArrivalProgress {
+    fn from(since: Nanos) -> ArrivalProgress {
+        ArrivalProgress { since, bytes: 0 }
+    }
+
+    fn judged_at(self) -> Nanos {
+        self.since.saturating_add(PROGRESS_NS)
     }
 }
 
