@@ -6,12 +6,12 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::jobs::{JobRepeat, RunTally, TestJob};
-use crate::programs::{self, BuildTargets, TestProgram};
+use crate::programs::{self, BuildTarget, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
 use crate::{Complaints, chores, commits, hw, layering, licences, none, package, publishable, tidy};
 
 /// Each fuzz target's share of a CI run, with the built-in driver and under libFuzzer.
-const FUZZ_SECONDS: u64 = 2;
+const FUZZ_SECONDS: u64 = 1;
 /// The share of a CI run of the simulator of the datagram transport, with fresh seeds.
 const SIMULATOR_SECONDS: u64 = 60;
 /// How many seeds of the simulator of nodes every CI run takes, from 1 on.
@@ -48,11 +48,14 @@ const COMPILER_ERRORS: &str = "misuse";
 /// Programs of tests with a test `soak`, which a common run of the tests passes over.
 const SOAKS: [(&str, &str); 2] = [("provostd", "policies"), ("provost-e2e", "hot_restart")];
 
+/// Programs of tests that have cargo build in the target folder.
+const BUILDERS: [(&str, &str); 1] = [("provost-plugin", "libraries")];
+
 /// Packages that are built again over DPDK, where there is one.
 const OVER_DPDK: [&str; 2] = ["provost-dpdk", "provost-wire-tests"];
 
-/// The package and the program of its tests that are built again over the simulated NIC, and the features that do it.
-const OVER_NIC: (&str, &str, &str) = ("provost-e2e", "transport_nic", "provost-e2e/nic");
+/// The package and the program of tests of whole nodes that is built again over the simulated NIC.
+const NODES_OVER_NIC: (&str, &str) = ("provost-e2e", "transport_nic");
 
 /// Runs the steps until one fails; of the programs at the end, all.
 pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
@@ -66,17 +69,13 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
         none(publishable::complaints_with_contents(workspace))
     })?;
     let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
-    let programs = step("lint and build", || {
-        programs::build(&workspace, BuildTargets::All, &[])
-    })?;
+    let programs = step("lint and build", || programs::build(&workspace, &[]))?;
     let mut tally = RunTally::default();
     let over_dpdk = step("lint and build over DPDK", || {
         programs_over_dpdk(&workspace, &mut tally)
     })?;
-    step("hardware", || hw::check_all(&workspace))?;
+    step("hardware", || hw::check_without_tests(&workspace))?;
     let mut programs = [programs, over_dpdk].concat();
-    // The step before has built and run them over the simulated hardware.
-    programs.retain(|program| !hw::TESTS.contains(&&*program.package));
     step("lint and build over the simulated NIC", || {
         put_over_nic(&workspace, &mut programs, &mut tally)
     })?;
@@ -110,7 +109,8 @@ fn run_programs(
         TestJob::new(
             "documentation as docs.rs builds it",
             publishable::documentation(workspace),
-        ),
+        )
+        .that_builds(),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
         deep_fuzz(workspace),
     ];
@@ -156,6 +156,9 @@ fn tests(workspace: &Workspace, program: &TestProgram) -> TestJob {
     if WHOLE_NODES.contains(&&*program.package) {
         job.repeat = JobRepeat::OnceAlone;
     }
+    if BUILDERS.contains(&(&program.package, &program.target)) {
+        job = job.that_builds();
+    }
     job
 }
 
@@ -170,32 +173,43 @@ fn programs_over_dpdk(workspace: &Workspace, tally: &mut RunTally) -> Result<Vec
     }
     let features = OVER_DPDK.map(|package| format!("{package}/dpdk")).join(",");
     // Of the whole workspace, so that what the features do not touch stays as it was built.
-    let mut programs = programs::build(workspace, BuildTargets::All, &["--features", &features])?;
+    let mut programs = programs::build(workspace, &["--features", &features])?;
     programs.retain(|program| OVER_DPDK.contains(&&*program.package));
     Ok(programs)
 }
 
-/// Puts the tests of whole nodes over simulated NICs, linted and built with the NIC's model, in the place of the same tests without it. Those see what
-/// a node says that has no model, and run here, before the build: both start the same file, in which the nodes are.
+/// Puts the tests of the NIC, and of whole nodes over it, linted and built with the NIC's model, in the place of the same tests
+/// without it. Those of nodes see what a node says that has no model, and run here, before the build: both start the same file, in
+/// which the nodes are.
 fn put_over_nic(
     workspace: &Workspace,
     programs: &mut Vec<TestProgram>,
     tally: &mut RunTally,
 ) -> Result<(), Complaints> {
+    let is_of = |program: &TestProgram, package: &str, target: &str| {
+        program.package == package && program.target.replace('-', "_") == target.replace('-', "_")
+    };
+    let (package, target) = NODES_OVER_NIC;
+    let of_nodes = programs.iter().filter(|program| is_of(program, package, target));
+    let jobs = of_nodes.map(|program| tests(workspace, program)).collect();
     if !hw::has_verilator() {
+        // All of these pass without having tested anything.
+        programs.retain(|program| !hw::TESTS.contains(&&*program.package));
         return Ok(());
     }
-    let (package, target, features) = OVER_NIC;
-    let is_replaced = |program: &mut TestProgram| program.package == package && program.target == target;
-    let without: Vec<TestProgram> = programs.extract_if(.., is_replaced).collect();
-    let jobs = without.iter().map(|program| tests(workspace, program)).collect();
     tally.run(jobs, 1);
-    let arguments = ["--features", features];
-    programs.extend(programs::build(
-        workspace,
-        BuildTargets::Tests(target),
-        &arguments,
-    )?);
+    let features = hw::TESTS.map(|package| format!("{package}/verilator"));
+    let features = [&features[..], &[format!("{package}/nic")]].concat().join(",");
+    let mut targets = hw::tests_over_model(workspace);
+    targets.push(BuildTarget::Test(target.into()));
+    let mut over_nic = programs::build_tests(workspace, &targets, &["--features", &features])?;
+    // Programs of other packages may bear one of these names.
+    over_nic.retain(|program| hw::TESTS.contains(&&*program.package) || is_of(program, package, target));
+    programs.retain(|program| {
+        let is_same = |other: &TestProgram| is_of(program, &other.package, &other.target);
+        !over_nic.iter().any(is_same)
+    });
+    programs.extend(over_nic);
     Ok(())
 }
 
@@ -236,14 +250,12 @@ fn deep_fuzz(workspace: &Workspace) -> TestJob {
     command.envs(workspace.environment());
     command.args(["fuzz", "--deep", "--profile", "dev", "--seed", "1"]);
     command.args(["--seconds", &FUZZ_SECONDS.to_string()]);
-    TestJob::new("libFuzzer", command)
+    TestJob::new("libFuzzer", command).that_builds()
 }
 
 fn doc_tests(workspace: &Workspace) -> TestJob {
-    TestJob::new(
-        "examples in documentation",
-        workspace.cargo(&["test", "--quiet", "--workspace", "--doc"]),
-    )
+    let command = workspace.cargo(&["test", "--quiet", "--workspace", "--doc"]);
+    TestJob::new("examples in documentation", command).that_builds()
 }
 
 /// Changes of policies and engines, and then replacements of services, under calls and streams.

@@ -10,7 +10,8 @@ use std::process::Command;
 
 use crate::Complaints;
 use crate::chores::{GoldenMode, reported};
-use crate::workspace::{Workspace, run as run_command};
+use crate::programs::BuildTarget;
+use crate::workspace::{PackageTarget, Workspace, run as run_command};
 
 use proofs::ProofExtent;
 use synthesis::FpgaFamily;
@@ -83,15 +84,31 @@ pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Co
     }
 }
 
-/// What continuous integration checks of the NIC.
-pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
+/// What continuous integration checks of the NIC before it builds and runs its tests ([`tests_over_model`]).
+pub(crate) fn check_without_tests(workspace: &Workspace) -> Result<(), Complaints> {
     registers::check(workspace, GoldenMode::Check)?;
     lint(workspace)?;
     with_yosys(workspace, |yosys| {
         proofs::prove(workspace, yosys, ProofExtent::Quick, None)?;
         synthesis::check_quickly(workspace, yosys)
-    })?;
-    test(workspace, None)
+    })
+}
+
+/// The programs of tests that run over the NIC's model.
+pub(crate) fn tests_over_model(workspace: &Workspace) -> Vec<BuildTarget> {
+    let members = workspace.members.iter();
+    let targets = members
+        .filter(|package| TESTS.contains(&&*package.name))
+        .flat_map(|package| &package.targets);
+    let target = |target: &PackageTarget| {
+        let name = target.name.clone();
+        match target.kind.first()?.as_str() {
+            "test" => Some(BuildTarget::Test(name)),
+            "bin" => Some(BuildTarget::Program(name)),
+            _ => None,
+        }
+    };
+    targets.filter_map(target).collect()
 }
 
 fn with_yosys(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use crate::Complaints;
@@ -20,17 +20,34 @@ pub(crate) struct TestJob {
     pub(crate) name: String,
     pub(crate) command: Command,
     pub(crate) repeat: JobRepeat,
+    pub(crate) builds: JobBuilds,
 }
 
 impl TestJob {
-    /// A job whose failure is the run's.
+    /// A job that builds nothing and whose failure is the run's.
     pub(crate) fn new(name: impl Into<String>, command: Command) -> Self {
         TestJob {
             name: name.into(),
             command,
             repeat: JobRepeat::Never,
+            builds: JobBuilds::Nothing,
         }
     }
+
+    /// The same job, which has cargo build something in the target folder.
+    pub(crate) fn that_builds(mut self) -> Self {
+        self.builds = JobBuilds::InTarget;
+        self
+    }
+}
+
+/// What a job has cargo build. Cargo locks a folder that it builds in, so a second job would wait there and a core with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobBuilds {
+    /// Nothing, or in a folder of its own.
+    Nothing,
+    /// Something in the target folder: one such job runs at a time.
+    InTarget,
 }
 
 /// What a failure of a job means.
@@ -58,14 +75,14 @@ pub(crate) struct RunTally {
 impl RunTally {
     /// Runs these jobs, so many at a time, in this order. Those after one that fails run all the same.
     pub(crate) fn run(&mut self, jobs: Vec<TestJob>, at_once: usize) {
-        let waiting = Mutex::new(VecDeque::from(jobs));
+        let queue = JobQueue::new(jobs);
         let tally = Mutex::new(std::mem::take(self));
-        let take = || waiting.lock().expect("no job panics").pop_front();
         std::thread::scope(|scope| {
             for _ in 0..at_once {
                 scope.spawn(|| {
-                    while let Some(mut job) = take() {
+                    while let Some(mut job) = queue.take() {
                         let report = run(&mut job);
+                        queue.give_back(job.builds);
                         tally.lock().expect("no job panics").add(job, report);
                     }
                 });
@@ -152,6 +169,57 @@ impl RunTally {
         let failed = failed.max(self.complaints.len() as u64);
         let skipped = self.skipped.len();
         format!("{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// The jobs that have not begun, in order, and whether one that builds is under way.
+struct JobQueue {
+    state: Mutex<QueueState>,
+    given_back: Condvar,
+}
+
+struct QueueState {
+    waiting: VecDeque<TestJob>,
+    is_building: bool,
+}
+
+impl JobQueue {
+    fn new(jobs: Vec<TestJob>) -> Self {
+        let state = QueueState {
+            waiting: jobs.into(),
+            is_building: false,
+        };
+        JobQueue {
+            state: Mutex::new(state),
+            given_back: Condvar::new(),
+        }
+    }
+
+    /// The first job that can begin, as soon as there is one; none when all have begun.
+    fn take(&self) -> Option<TestJob> {
+        let state = self.state.lock().expect("no job panics");
+        let is_held_up = |state: &mut QueueState| !state.waiting.is_empty() && state.first_ready().is_none();
+        let waited = self.given_back.wait_while(state, is_held_up);
+        let mut state = waited.expect("no job panics");
+        let ready = state.first_ready()?;
+        let job = state.waiting.remove(ready)?;
+        state.is_building |= job.builds == JobBuilds::InTarget;
+        Some(job)
+    }
+
+    /// Notes that a job has ended which built this.
+    fn give_back(&self, builds: JobBuilds) {
+        if builds == JobBuilds::InTarget {
+            self.state.lock().expect("no job panics").is_building = false;
+            self.given_back.notify_all();
+        }
+    }
+}
+
+impl QueueState {
+    fn first_ready(&self) -> Option<usize> {
+        let is_ready = |job: &TestJob| job.builds == JobBuilds::Nothing || !self.is_building;
+        self.waiting.iter().position(is_ready)
     }
 }
 
@@ -259,6 +327,27 @@ mod tests {
         let mut tally = RunTally::default();
         tally.run(vec![shell("killed", "kill -9 $$")], 1);
         assert_eq!(tally.counts(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn jobs_that_build_run_one_at_a_time_and_the_others_beside_them() {
+        let queue = JobQueue::new(vec![
+            shell("first build", "").that_builds(),
+            shell("second build", "").that_builds(),
+            shell("test", ""),
+        ]);
+        let taken = || queue.take().map(|job| job.name);
+        assert_eq!(taken().as_deref(), Some("first build"));
+        assert_eq!(taken().as_deref(), Some("test"));
+        std::thread::scope(|scope| {
+            let second = scope.spawn(taken);
+            queue.give_back(JobBuilds::Nothing);
+            std::thread::yield_now();
+            assert!(!second.is_finished(), "two build at once");
+            queue.give_back(JobBuilds::InTarget);
+            assert_eq!(second.join().unwrap().as_deref(), Some("second build"));
+        });
+        assert_eq!(taken(), None);
     }
 
     /// Jobs that fail when they run for the first time in this folder.

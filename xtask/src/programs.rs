@@ -34,26 +34,43 @@ impl TestProgram {
     }
 }
 
-/// Which targets of the workspace are built.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BuildTargets<'n> {
-    /// All that there are.
-    All,
-    /// The programs of tests with this name, and what they need.
-    Tests(&'n str),
+/// Targets of the workspace whose tests are built.
+#[derive(Clone, Debug)]
+pub(crate) enum BuildTarget {
+    /// The program of tests with this name.
+    Test(String),
+    /// The tests within the program with this name.
+    Program(String),
 }
 
-/// Builds targets of the workspace with `cargo build` and these further arguments, and returns the programs of tests.
-pub(crate) fn build(
+/// Builds everything in the workspace with these further arguments, and returns the programs of tests.
+pub(crate) fn build(workspace: &Workspace, arguments: &[&str]) -> Result<Vec<TestProgram>, Complaints> {
+    let command = workspace.cargo(&["build", "--quiet", "--workspace", "--all-targets"]);
+    built_by(workspace, command, arguments)
+}
+
+/// Builds the tests of some targets, and what they need, with these further arguments. The features of all else are those of the
+/// whole workspace, so that nothing is built again for want of a few.
+pub(crate) fn build_tests(
     workspace: &Workspace,
-    targets: BuildTargets<'_>,
+    targets: &[BuildTarget],
     arguments: &[&str],
 ) -> Result<Vec<TestProgram>, Complaints> {
-    let mut command = workspace.cargo(&["build", "--quiet", "--workspace"]);
-    match targets {
-        BuildTargets::All => command.arg("--all-targets"),
-        BuildTargets::Tests(name) => command.args(["--test", name]),
-    };
+    let mut command = workspace.cargo(&["test", "--no-run", "--quiet", "--workspace"]);
+    for target in targets {
+        match target {
+            BuildTarget::Test(name) => command.args(["--test", name]),
+            BuildTarget::Program(name) => command.args(["--bin", name]),
+        };
+    }
+    built_by(workspace, command, arguments)
+}
+
+fn built_by(
+    workspace: &Workspace,
+    mut command: Command,
+    arguments: &[&str],
+) -> Result<Vec<TestProgram>, Complaints> {
     command
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")

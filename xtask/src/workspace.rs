@@ -65,6 +65,7 @@ pub(crate) struct PackageDependency {
 /// A crate of a package.
 #[derive(Deserialize)]
 pub(crate) struct PackageTarget {
+    pub(crate) name: String,
     pub(crate) kind: Vec<String>,
     pub(crate) src_path: PathBuf,
 }
