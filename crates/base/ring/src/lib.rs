@@ -41,6 +41,6 @@ pub use adaptive_spin::{AdaptiveSpin, ContentionBackoff, LONGER, TURN_NS};
 pub use atomic::{AtomicU32, AtomicU64};
 pub use frames::{Frame, FrameConsumer, FrameFault, FrameMemory, FrameProducer};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};
-pub use waiter_role::{RingDrain, RoleHolder, RoleTaken, WaiterRole};
+pub use waiter_role::{DoorbellWatcher, RingDelivery, RingDrain, RoleHolder, RoleTaken, WaiterRole};
 pub use wake::{Bell, Sleeper};
 pub use wake_latch::{WakeLatch, WakeOnce};

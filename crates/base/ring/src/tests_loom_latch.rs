@@ -1,18 +1,25 @@
 //! Every interleaving and ordering that loom knows, of the words by which threads wake a sleeper, and of the role among
 //! those that wait for a ring. Run with `RUSTFLAGS="--cfg loom" cargo test -p provost-ring --release`.
 
-use loom::sync::{Arc, Condvar, Mutex};
+use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 use loom::thread;
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::{RingDrain, RoleHolder, RoleTaken, WaiterRole, WakeLatch, WakeOnce};
+use crate::{
+    Bell, DoorbellWatcher, RingDelivery, RingDrain, RoleHolder, RoleTaken, Sleeper, WaiterRole, WakeLatch,
+    WakeOnce,
+};
 
 /// A thread is preempted so often in one run, at most, unless `LOOM_MAX_PREEMPTIONS` says otherwise: more take minutes.
 const PREEMPTIONS_MAX: usize = 2;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
+    explore_with(PREEMPTIONS_MAX, model);
+}
+
+fn explore_with(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound.get_or_insert(PREEMPTIONS_MAX);
+    builder.preemption_bound.get_or_insert(preemptions_max);
     builder.check(model);
 }
 
@@ -140,13 +147,21 @@ struct EmptyRing {
 struct EmptyDrain<'a>(&'a EmptyRing);
 
 impl RingDrain for EmptyDrain<'_> {
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _watcher: DoorbellWatcher) -> bool {
         true
     }
 
     fn disarm(&mut self) {}
 
-    fn run(&mut self) {}
+    fn set_watcher(&mut self, _watcher: DoorbellWatcher) {}
+
+    fn take_rings(&mut self) -> bool {
+        true
+    }
+
+    fn run(&mut self) -> bool {
+        false
+    }
 }
 
 impl Drop for EmptyDrain<'_> {
@@ -252,5 +267,128 @@ fn one_of_two_waiters_has_the_role() {
             (taken == RoleTaken::No) != (others == RoleTaken::No),
             "{taken:?} {others:?}"
         );
+    });
+}
+
+/// A ring of which all waiters sleep, and whose doorbell the program's runtime watches.
+struct SleptRing {
+    role: WaiterRole,
+    /// Who has it empties the ring. `None` until the ring lies where it stays.
+    sleeper: Mutex<Option<Sleeper>>,
+    /// What is in the ring.
+    entries: AtomicU32,
+    wake: AtomicU32,
+    /// The doorbell is rung, and nobody has heard it. A lock, as the kernel has one for a doorbell.
+    is_rung: Mutex<bool>,
+    delivered: AtomicU32,
+}
+
+struct SleptDrain<'a> {
+    ring: &'a SleptRing,
+    guard: MutexGuard<'a, Option<Sleeper>>,
+}
+
+impl SleptDrain<'_> {
+    fn sleeper(&mut self) -> &mut Sleeper {
+        self.guard.as_mut().unwrap()
+    }
+}
+
+impl RingDrain for SleptDrain<'_> {
+    fn arm(&mut self, watcher: DoorbellWatcher) -> bool {
+        self.sleeper().disarm();
+        self.sleeper().arm();
+        if self.ring.entries.load(Ordering::Acquire) != 0 {
+            self.sleeper().disarm();
+            return false;
+        }
+        self.set_watcher(watcher);
+        true
+    }
+
+    fn disarm(&mut self) {
+        self.sleeper().disarm();
+    }
+
+    fn set_watcher(&mut self, watcher: DoorbellWatcher) {
+        self.ring.role.set_watcher(watcher);
+    }
+
+    fn take_rings(&mut self) -> bool {
+        *self.ring.is_rung.lock().unwrap() = false;
+        true
+    }
+
+    fn run(&mut self) -> bool {
+        let found = self.ring.entries.swap(0, Ordering::AcqRel);
+        self.ring.delivered.fetch_add(found, Ordering::Relaxed);
+        found != 0
+    }
+}
+
+impl SleptRing {
+    fn new() -> Arc<SleptRing> {
+        let ring = Arc::new(SleptRing {
+            role: WaiterRole::default(),
+            sleeper: Mutex::new(None),
+            entries: AtomicU32::new(0),
+            wake: AtomicU32::new(0),
+            is_rung: Mutex::new(false),
+            delivered: AtomicU32::new(0),
+        });
+        // SAFETY: the word lives as long as the ring, which has the sleeper.
+        *ring.sleeper.lock().unwrap() = Some(unsafe { Sleeper::new(&ring.wake) });
+        assert!(ring.role.pass(RoleHolder::Nobody, RoleHolder::Asleep));
+        let is_armed = ring.drain().arm(DoorbellWatcher::Runtime);
+        assert!(is_armed);
+        ring
+    }
+
+    fn drain(&self) -> SleptDrain<'_> {
+        let guard = self.sleeper.lock().unwrap();
+        SleptDrain { ring: self, guard }
+    }
+
+    /// A service that has one thing for the ring.
+    fn serve(&self, bell: &mut Bell) {
+        self.entries.fetch_add(1, Ordering::Release);
+        if bell.needed() {
+            *self.is_rung.lock().unwrap() = true;
+        }
+    }
+
+    /// One that watches the doorbell is woken if it is rung.
+    fn hear(&self, watcher: DoorbellWatcher) {
+        let is_rung = *self.is_rung.lock().unwrap();
+        if is_rung {
+            self.role.deliver(watcher, || self.drain());
+        }
+    }
+}
+
+#[test]
+fn what_the_runtime_was_rung_for_is_delivered_when_the_reactor_takes_over_meanwhile() {
+    // The runtime before the reactor, the service while the runtime is half way through, and the reactor before it goes on.
+    explore_with(PREEMPTIONS_MAX + 1, || {
+        let ring = SleptRing::new();
+        // SAFETY: the word lives as long as the ring, which the service's thread holds.
+        let mut bell = unsafe { Bell::new(&ring.wake) };
+        ring.serve(&mut bell);
+        let service = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.serve(&mut bell))
+        };
+        let runtime = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.hear(DoorbellWatcher::Runtime))
+        };
+        let taken = ring.role.take_watch_over(|| ring.drain());
+        assert_ne!(taken, RingDelivery::OfAnother);
+        service.join().unwrap();
+        runtime.join().unwrap();
+        // The reactor hears the doorbell from now on, and the runtime no more.
+        ring.hear(DoorbellWatcher::Reactor);
+        assert_eq!(ring.delivered.load(Ordering::Relaxed), 2);
+        assert!(ring.role.is_watched_by(DoorbellWatcher::Reactor));
     });
 }

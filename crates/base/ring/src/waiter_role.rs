@@ -4,6 +4,10 @@
 //! gives the role up while others wait sees to it that one of them, or the sleep, has it ([`WaiterRole::settle`]).
 //! Whoever empties the ring meanwhile settles too, after it has given the ring up: so either the one sees that the role is
 //! free, or the other that the ring is.
+//!
+//! While all sleep, one [`DoorbellWatcher`] delivers what the doorbell is rung for ([`WaiterRole::deliver`]). Another that takes the
+//! doorbell over ([`WaiterRole::take_watch_over`]) may find it silent though the ring is not empty: the first has heard the ring
+//! and is half way through. So it looks at the ring as well, and the first leaves the rest to it.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +23,20 @@ pub struct WaiterRole {
     waiters: AtomicU32,
     /// The last waiter that found another one looking; it gets the role next. 0 for none.
     candidate: AtomicU64,
+    /// A [`DoorbellWatcher`]. Changed only by who empties the ring.
+    watcher: AtomicU32,
+}
+
+/// Who watches the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DoorbellWatcher {
+    /// Nobody while no caller sleeps at it.
+    Caller,
+    /// The library's own thread.
+    Reactor,
+    /// A task of the program's runtime, while calls follow each other.
+    Runtime,
 }
 
 /// Who has the role.
@@ -63,13 +81,35 @@ pub enum RoleTaken {
 
 /// A ring that is being emptied, by one at a time.
 pub trait RingDrain {
-    /// Has the doorbell rung for what comes next, and watched. False, and nothing changed, if there is something already.
-    fn arm(&mut self) -> bool;
+    /// Has the doorbell rung for what comes next, and watched by this one. False, and nobody else watches, if there is something
+    /// already.
+    fn arm(&mut self, watcher: DoorbellWatcher) -> bool;
 
-    /// Takes [`RingDrain::arm`] back.
+    /// Takes the ringing of [`RingDrain::arm`] back.
     fn disarm(&mut self);
 
-    fn run(&mut self);
+    /// Has the doorbell watched by this one: [`WaiterRole::set_watcher`], and what goes with it.
+    fn set_watcher(&mut self, watcher: DoorbellWatcher);
+
+    /// Hears what the doorbell was rung for. False if nobody can ring it any more.
+    fn take_rings(&mut self) -> bool;
+
+    /// Delivers what is in the ring. Says whether there was something.
+    fn run(&mut self) -> bool;
+}
+
+/// What one that hears a doorbell has done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingDelivery {
+    /// Nothing: another watches the doorbell.
+    OfAnother,
+    /// Nothing: nobody can ring it any more. Nobody watches it.
+    Silent,
+    /// It has looked at the ring, and found something or not. It settles next.
+    Done {
+        /// There was something.
+        found: bool,
+    },
 }
 
 impl Default for WaiterRole {
@@ -78,6 +118,7 @@ impl Default for WaiterRole {
             role: AtomicU64::new(NOBODY),
             waiters: AtomicU32::new(0),
             candidate: AtomicU64::new(0),
+            watcher: AtomicU32::new(DoorbellWatcher::Caller as u32),
         }
     }
 }
@@ -155,7 +196,7 @@ impl WaiterRole {
                 return;
             }
             let Some(mut drain) = drain() else { return };
-            if drain.arm() {
+            if drain.arm(DoorbellWatcher::Reactor) {
                 if !self.pass(RoleHolder::Nobody, RoleHolder::Asleep) {
                     drain.disarm();
                 }
@@ -163,5 +204,54 @@ impl WaiterRole {
             }
             drain.run();
         }
+    }
+
+    /// Whether this one watches the doorbell.
+    #[inline]
+    pub fn is_watched_by(&self, watcher: DoorbellWatcher) -> bool {
+        self.watcher.load(Ordering::Relaxed) == watcher as u32
+    }
+
+    /// This one watches the doorbell from now on. Says whether it is another than before. Only who empties the ring calls this.
+    #[inline]
+    pub fn set_watcher(&self, watcher: DoorbellWatcher) -> bool {
+        let before = self.watcher.load(Ordering::Relaxed);
+        self.watcher.store(watcher as u32, Ordering::Relaxed);
+        before != watcher as u32
+    }
+
+    /// For one that hears the doorbell: delivers what it was rung for, if this one watches it still. `drain` begins to empty the ring
+    /// as soon as whoever does is done.
+    pub fn deliver<D: RingDrain>(
+        &self,
+        watcher: DoorbellWatcher,
+        mut drain: impl FnMut() -> D,
+    ) -> RingDelivery {
+        loop {
+            let mut drain = drain();
+            if !self.is_watched_by(watcher) {
+                return RingDelivery::OfAnother;
+            }
+            if !drain.take_rings() {
+                drain.set_watcher(DoorbellWatcher::Caller);
+                return RingDelivery::Silent;
+            }
+            let found = drain.run();
+            if self.holder() != RoleHolder::Asleep || drain.arm(watcher) {
+                return RingDelivery::Done { found };
+            }
+        }
+    }
+
+    /// The reactor watches the doorbell from now on, if the program's runtime did, and delivers what that may have left.
+    pub fn take_watch_over<D: RingDrain>(&self, mut drain: impl FnMut() -> D) -> RingDelivery {
+        {
+            let mut drain = drain();
+            if !self.is_watched_by(DoorbellWatcher::Runtime) {
+                return RingDelivery::OfAnother;
+            }
+            drain.set_watcher(DoorbellWatcher::Reactor);
+        }
+        self.deliver(DoorbellWatcher::Reactor, drain)
     }
 }

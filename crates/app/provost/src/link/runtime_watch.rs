@@ -54,7 +54,8 @@ mod with_tokio {
     use tokio::runtime::{Handle, Id};
     use tokio::task::AbortHandle;
 
-    use crate::link::wait::DoorbellWatcher;
+    use provost_ring::DoorbellWatcher;
+
     use crate::link::{Link, lock};
 
     /// Which runtime watches the doorbell of a link, if one does.

@@ -17,12 +17,15 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, TURN_NS, WaiterRole};
+use provost_ring::{
+    AdaptiveSpin, ContentionBackoff, DoorbellWatcher, RingDelivery, RingDrain, RoleHolder, RoleTaken,
+    TURN_NS, WaiterRole,
+};
 use provost_shm::{Doorbell, Interest, Ringer, TimeSlice, TimeSliceChoice, Wait, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
@@ -58,7 +61,7 @@ pub(crate) struct Waits {
 /// The words by which those who wait agree.
 pub(super) struct Waiting {
     waits: Waits,
-    /// Which call spins, if any does. Loom explores it where it is made.
+    /// Which call spins, if any does, and who watches the doorbell. Loom explores it where it is made.
     role: WaiterRole,
     /// When a completion came last, or the spinner began.
     progress_ns: AtomicU64,
@@ -77,8 +80,6 @@ pub(super) struct Waiting {
     is_beside: AtomicBool,
     is_ticking: AtomicBool,
     ticked_ns: AtomicU64,
-    /// Who watches the doorbell ([`DoorbellWatcher`]). Changed by the drainer only.
-    watch: AtomicU8,
     pub(super) runtime: RuntimeWatch,
 }
 
@@ -97,13 +98,8 @@ impl Waiting {
             is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
-            watch: AtomicU8::new(DoorbellWatcher::Caller as u8),
             runtime: RuntimeWatch::default(),
         }
-    }
-
-    fn is_watched_by(&self, watch: DoorbellWatcher) -> bool {
-        self.watch.load(Ordering::Relaxed) == watch as u8
     }
 
     fn contention_backoff(&self) -> ContentionBackoff {
@@ -330,17 +326,6 @@ const CLOSED: LocalEnd = LocalEnd {
     reason: "the call is over",
 };
 
-/// Who watches the doorbell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum DoorbellWatcher {
-    /// Nobody while no caller sleeps at it.
-    Caller,
-    Reactor,
-    /// A task of the program's runtime, while calls follow each other.
-    Runtime,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asleep {
     /// The service will ring.
@@ -466,9 +451,10 @@ impl Link {
 
     /// Has the doorbell watched by whom it concerns. Only the drainer calls this.
     fn set_watch(&self, watch: DoorbellWatcher) {
-        let before = self.waiting.watch.swap(watch as u8, Ordering::Relaxed);
-        let [was_watched, is_watched] =
-            [before, watch as u8].map(|watch| watch == DoorbellWatcher::Reactor as u8);
+        let role = &self.waiting.role;
+        let was_watched = role.is_watched_by(DoorbellWatcher::Reactor);
+        role.set_watcher(watch);
+        let is_watched = role.is_watched_by(DoorbellWatcher::Reactor);
         if is_watched != was_watched {
             Reactor::watch_doorbell(self, is_watched);
         }
@@ -491,7 +477,7 @@ impl Link {
         }
         self.note_poll(now_ns());
         self.note_progress();
-        if self.waiting.is_watched_by(DoorbellWatcher::Caller) {
+        if self.waiting.role.is_watched_by(DoorbellWatcher::Caller) {
             // An error says that nobody can ring it any more; the control socket tells why.
             let _ = self.doorbell.drain();
             drain.sleeper.disarm();
@@ -539,38 +525,32 @@ impl Link {
 
     /// The doorbell may have rung: delivers what has come, if this one watches it still.
     pub(super) fn on_ring(&self, watch: DoorbellWatcher) {
-        loop {
-            let mut drain = self.wait_drain();
-            if !self.waiting.is_watched_by(watch) {
-                return;
-            }
-            if self.doorbell.drain().is_err() {
-                // Nobody can ring it any more; the control socket tells why.
-                self.set_watch(DoorbellWatcher::Caller);
-                return;
-            }
-            let worked = drain.run() == Drained::Some;
-            if self.waiting.role.holder() != RoleHolder::Asleep || self.arm(&mut drain, watch) {
-                drop(drain);
-                if worked {
-                    self.note_awakening();
-                    self.wake_room_waiters();
-                }
-                return self.settle();
-            }
-        }
+        let delivery = self.waiting.role.deliver(watch, || self.wait_link_drain());
+        self.note_delivery(delivery);
     }
 
-    /// The reactor watches the doorbell from now on, if the program's runtime did. That may be half way through what it was rung for,
-    /// and leaves the rest.
+    /// The reactor watches the doorbell from now on, if the program's runtime did.
     pub(super) fn take_over_from_runtime(&self) {
-        let drain = self.wait_drain();
-        if !self.waiting.is_watched_by(DoorbellWatcher::Runtime) {
+        let delivery = self.waiting.role.take_watch_over(|| self.wait_link_drain());
+        self.note_delivery(delivery);
+    }
+
+    fn note_delivery(&self, delivery: RingDelivery) {
+        let RingDelivery::Done { found } = delivery else {
             return;
+        };
+        if found {
+            self.note_awakening();
+            self.wake_room_waiters();
         }
-        self.set_watch(DoorbellWatcher::Reactor);
-        drop(drain);
-        self.on_ring(DoorbellWatcher::Reactor);
+        self.settle();
+    }
+
+    fn wait_link_drain(&self) -> LinkDrain<'_> {
+        LinkDrain {
+            link: self,
+            drain: self.wait_drain(),
+        }
     }
 
     /// Has the reactor look after the link, every now and then, as long as something goes on.
@@ -624,7 +604,7 @@ impl Link {
     /// Whether the program's runtime is to hear the doorbell, which has rung, and does something else.
     fn is_unheard(&self) -> bool {
         let rung = || provost_shm::wait_for(&self.doorbell, Interest::Readable, Wait::Now);
-        self.waiting.is_watched_by(DoorbellWatcher::Runtime) && rung().unwrap_or(true)
+        self.waiting.role.is_watched_by(DoorbellWatcher::Runtime) && rung().unwrap_or(true)
     }
 
     fn needs_ticks(&self, now_ns: u64) -> bool {
@@ -664,16 +644,25 @@ struct LinkDrain<'a> {
 }
 
 impl RingDrain for LinkDrain<'_> {
-    fn arm(&mut self) -> bool {
-        self.link.arm(&mut self.drain, DoorbellWatcher::Reactor)
+    fn arm(&mut self, watcher: DoorbellWatcher) -> bool {
+        self.link.arm(&mut self.drain, watcher)
     }
 
     fn disarm(&mut self) {
         self.drain.sleeper.disarm();
     }
 
-    fn run(&mut self) {
-        self.drain.run();
+    fn set_watcher(&mut self, watcher: DoorbellWatcher) {
+        self.link.set_watch(watcher);
+    }
+
+    fn take_rings(&mut self) -> bool {
+        // An error says that nobody can ring it any more; the control socket tells why.
+        self.link.doorbell.drain().is_ok()
+    }
+
+    fn run(&mut self) -> bool {
+        self.drain.run() == Drained::Some
     }
 }
 
