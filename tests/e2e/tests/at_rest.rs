@@ -1,9 +1,15 @@
-//! A service, its apps and its servers that have nothing to do sleep: they take no processor time, and hardly ever wake up.
+//! A service, its apps and its servers that have nothing to do sleep: they take no processor time, and hardly ever wake up. A service
+//! keeps no code in memory that it does not need then.
 
 use std::time::{Duration, Instant};
 
+use provost::blocking::block_on;
+use provost::{App, Channel};
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::{Setting, watched};
+use provost_e2e::probe::EchoMessage;
+use provost_e2e::probe::probe_client::blocking::ProbeClient;
+use provost_e2e::probe::probe_service::SERVICE;
+use provost_e2e::{Node, Setting, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -85,6 +91,55 @@ fn nobody_wakes_up_for_nothing() {
             ("the server", setting.server.program.id()),
         ]);
         // They were asleep, not dead.
+        setting.agent.calls_well();
+    });
+}
+
+/// What a process has of files in its memory, in bytes: of its program, above all.
+fn resident_file_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssFile:"));
+    kib.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+/// Connects to a node, calls once and goes.
+fn call_in_passing(node: &Node) {
+    let app = App::builder()
+        .socket(&node.socket)
+        .name("passer-by")
+        .attach()
+        .unwrap();
+    let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
+    ProbeClient::new(channel.unwrap())
+        .echo(EchoMessage::default())
+        .unwrap();
+}
+
+#[test]
+fn code_that_only_a_connection_needed_to_begin_and_end_is_given_back() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        setting.agent.calls_well();
+        let process = setting.a.process();
+        // The first time, what starting needed is given back with it.
+        for _ in 0..2 {
+            call_in_passing(&setting.a);
+            let most = resident_file_bytes(process);
+            let begun = Instant::now();
+            loop {
+                let now = resident_file_bytes(process);
+                if now < most / 4 * 3 {
+                    break;
+                }
+                assert!(begun.elapsed() < WAIT_MAX, "{now} bytes of {most} are resident");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
         setting.agent.calls_well();
     });
 }

@@ -34,6 +34,8 @@ pub(crate) struct ConnectionRegistry {
     pub(crate) packets_gone: PacketsGone,
     /// Told when a connection has ended.
     ended: Notify,
+    /// Told when one has begun or ended.
+    changed: Notify,
     /// Nothing new is taken, and what is open finishes.
     draining: Cell<bool>,
 }
@@ -93,6 +95,7 @@ impl ConnectionRegistry {
             permits,
             packets_gone: PacketsGone::default(),
             ended: Notify::new(),
+            changed: Notify::new(),
             draining: Cell::new(false),
         }
     }
@@ -159,6 +162,7 @@ impl ConnectionRegistry {
             self.packets_gone.add(connection.signals.packets().read());
         }
         self.ended.notify_one();
+        self.changed.notify_one();
         gone.map(|connection| connection.spec)
     }
 
@@ -194,6 +198,11 @@ impl ConnectionRegistry {
     /// Whether nothing new is taken.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    /// Waits until one has begun or ended since this was waited for last.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Waits until none is left.
@@ -276,6 +285,7 @@ impl ConnectionOpening {
             open.drain();
         }
         connections.open.borrow_mut().insert(id, open);
+        connections.changed.notify_one();
         Ok(EnteredConnection {
             connection,
             runtime,

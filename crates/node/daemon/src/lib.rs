@@ -13,6 +13,7 @@ mod admission;
 mod app_process;
 mod app_registry;
 mod apps;
+mod at_rest;
 mod attempts;
 mod audit_log;
 mod authority;

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Parser;
 use provost_wiping::WipingAllocator;
@@ -84,9 +83,6 @@ struct Options {
 
 /// The example, which a test holds against the defaults.
 const DEFAULT_CONFIG: &str = include_str!("../../../../packaging/provostd.toml");
-
-/// How long what was started may go on with its first steps before code that only starting needed is given back.
-const STARTING_SETTLES: Duration = Duration::from_secs(1);
 
 /// The configuration is at fault; the same code as of clap for its options.
 const EXIT_USAGE: u8 = 2;
@@ -235,7 +231,6 @@ fn run(config: Config, sources: Sources, predecessor: Option<Predecessor>) -> Re
             Some(predecessor) => Node::hot_restart(parts, predecessor)?,
         };
         notify::ready();
-        tokio::spawn(release_starting_code());
         tokio::select! {
             () = signals.until_told_to_stop(&node) => {}
             // At whoever's request.
@@ -270,15 +265,6 @@ fn end_on_panic() {
         report(panic);
         std::process::abort();
     }));
-}
-
-/// Gives back the pages of code that only starting needed, once what was started has come to rest: most of what a service at rest
-/// would have in memory.
-async fn release_starting_code() {
-    tokio::time::sleep(STARTING_SETTLES).await;
-    if let Err(error) = provost_shm::release_program_pages() {
-        tracing::debug!(%error, "code that only starting needed stays in memory");
-    }
 }
 
 /// Raises the soft limit on open descriptors to the hard one: a connection is a descriptor, and an app is six.

@@ -55,7 +55,7 @@ use crate::upgrade::{
     UpgradeSender,
 };
 use crate::workload_api::WorkloadApi;
-use crate::{admin, listen, observe, page, policies, reload};
+use crate::{admin, at_rest, listen, observe, page, policies, reload};
 
 /// Changes that the program around the node asks for and that wait, at most.
 const ORDERS_MAX: usize = 64;
@@ -584,6 +584,7 @@ impl ServingTasks {
             tokio::task::spawn_local(page::serve(plane.clone(), listener))
         });
         plane.peers.follow_certificates();
+        tokio::task::spawn_local(at_rest::release_code(Rc::clone(&plane.connections)));
         tokio::task::spawn_local(observe::follow(plane.clone()));
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
             tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));
