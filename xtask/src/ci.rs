@@ -111,6 +111,7 @@ fn run_programs(
             publishable::documentation(workspace),
         )
         .that_builds(),
+        without_tokio(workspace),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
         deep_fuzz(workspace),
     ];
@@ -251,6 +252,18 @@ fn deep_fuzz(workspace: &Workspace) -> TestJob {
     command.args(["fuzz", "--deep", "--profile", "dev", "--seed", "1"]);
     command.args(["--seconds", &FUZZ_SECONDS.to_string()]);
     TestJob::new("libFuzzer", command).that_builds()
+}
+
+/// The library as programs have it that use another runtime.
+fn without_tokio(workspace: &Workspace) -> TestJob {
+    let command = workspace.cargo(&[
+        "check",
+        "--quiet",
+        "--package",
+        "provost",
+        "--no-default-features",
+    ]);
+    TestJob::new("the library without tokio", command).that_builds()
 }
 
 fn doc_tests(workspace: &Workspace) -> TestJob {
