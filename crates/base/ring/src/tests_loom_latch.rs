@@ -358,7 +358,7 @@ impl SleptRing {
     }
 
     /// One that watches the doorbell is woken if it is rung.
-    fn hear(&self, watcher: DoorbellWatcher) {
+    fn on_wake(&self, watcher: DoorbellWatcher) {
         let is_rung = *self.is_rung.lock().unwrap();
         if is_rung {
             self.role.deliver(watcher, || self.drain());
@@ -380,14 +380,14 @@ fn what_the_runtime_was_rung_for_is_delivered_when_the_reactor_takes_over_meanwh
         };
         let runtime = {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.hear(DoorbellWatcher::Runtime))
+            thread::spawn(move || ring.on_wake(DoorbellWatcher::Runtime))
         };
         let taken = ring.role.take_watch_over(|| ring.drain());
         assert_ne!(taken, RingDelivery::OfAnother);
         service.join().unwrap();
         runtime.join().unwrap();
         // The reactor hears the doorbell from now on, and the runtime no more.
-        ring.hear(DoorbellWatcher::Reactor);
+        ring.on_wake(DoorbellWatcher::Reactor);
         assert_eq!(ring.delivered.load(Ordering::Relaxed), 2);
         assert!(ring.role.is_watched_by(DoorbellWatcher::Reactor));
     });
