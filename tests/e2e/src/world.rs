@@ -71,6 +71,8 @@ pub struct Replacement {
     pub process: u32,
     /// For how long nobody served, in microseconds.
     pub frozen_us: u64,
+    /// How much of that it took to put the state together.
+    pub saved_us: u64,
     /// Length of the state in bytes.
     pub state_bytes: u64,
     /// Descriptors that were passed.
@@ -134,6 +136,7 @@ impl Node {
         let replacement = Replacement {
             process: number("process=") as u32,
             frozen_us: number("frozen_us="),
+            saved_us: number("saved_us="),
             state_bytes: number("state_bytes="),
             descriptors: number("descriptors="),
         };

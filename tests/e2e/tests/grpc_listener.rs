@@ -5,7 +5,9 @@ mod grpc_client;
 mod rpc_status;
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use grpc_client::traffic::{CountingProxy, SteadyTraffic};
 use grpc_client::{
@@ -703,6 +705,25 @@ fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
     });
 }
 
+/// Calls one after the other, until the longest of them is asked for.
+fn longest_call(probe: &GrpcProbe) -> impl FnOnce() -> Duration + use<> {
+    let (probe, is_over) = (probe.clone(), Arc::new(AtomicBool::new(false)));
+    let ends = Arc::clone(&is_over);
+    let calls = spawn(async move {
+        let mut longest = Duration::ZERO;
+        while !is_over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            probe.echo("busy").await.unwrap();
+            longest = longest.max(began.elapsed());
+        }
+        longest
+    });
+    move || {
+        ends.store(true, Ordering::Relaxed);
+        run(calls).unwrap()
+    }
+}
+
 #[test]
 #[ignore = "a measurement: it prints for how long nobody served"]
 fn the_pause_of_a_hot_restart_with_a_thousand_idle_clients() {
@@ -710,8 +731,10 @@ fn the_pause_of_a_hot_restart_with_a_thousand_idle_clients() {
         let mut world = GrpcWorld::new();
         let clients = idle_clients(&place(&world.node, "web"), 1_000);
         for _ in 0..5 {
+            let longest = longest_call(&GrpcProbe::at(&place(&world.node, "web")));
             println!("{:?}", world.node.replace());
             std::thread::sleep(Duration::from_secs(1));
+            println!("the longest call: {:?}", longest());
         }
         drop(clients);
     });

@@ -157,7 +157,7 @@ impl AppRegistry {
 
     /// The name of a user; empty for one that the local user database does not have.
     pub(crate) fn name_of_user(&self, user: u32) -> Arc<str> {
-        self.user_names.borrow_mut().name(user).into()
+        self.user_names.borrow_mut().name(user)
     }
 
     /// The node's share of private memory, in which those of its apps lie.

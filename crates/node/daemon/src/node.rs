@@ -760,6 +760,11 @@ async fn succeed(
         told.map_err(StartError::Adopt)?;
     }
     // Only now: nobody waits for the log while the service rests.
+    tracing::info!(
+        received_us = taken.received.as_micros() as u64,
+        made_us = taken.made.as_micros() as u64,
+        "the state of another process has been restored"
+    );
     plane.connections.report_restored();
     reload::apply_configured(&plane, &taken.configured);
     let begun = StartedNode {

@@ -58,7 +58,7 @@ impl Who {
             uid: peer.uid,
             gid: peer.gid,
             pid: peer.pid,
-            user: users.name(peer.uid),
+            user: users.name(peer.uid).to_string(),
             role: role.name(),
         }
     }

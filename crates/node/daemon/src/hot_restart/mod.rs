@@ -14,11 +14,12 @@
 //! - `channel`: what the two say to each other.
 //! - `state`: what is transferred.
 //! - `replace`: the old process's part; `save`: how it puts the state together.
-//! - `succeed`: the new process's part; `restore`: how it makes a service of the state.
+//! - `succeed`: the new process's part; `restore`: how it makes a service of the state; `memory_reserve`: in memory that is there.
 
 mod channel;
 #[doc(hidden)]
 pub mod fuzzing;
+mod memory_reserve;
 mod replace;
 mod restore;
 mod restore_client;

@@ -96,8 +96,8 @@ pub(crate) async fn replace(
         newest_forms: newest_forms(&ready),
     };
     let handed = transfer_state(plane, &frozen, successor, &reader, limit).await;
-    let (state_bytes, descriptors, connections) = match handed {
-        Ok(handed) => handed,
+    let transferred = match handed {
+        Ok(transferred) => transferred,
         Err(error) => {
             frozen.into_iter().for_each(Frozen::thaw);
             tracing::info!(process, "thawed");
@@ -113,20 +113,21 @@ pub(crate) async fn replace(
         version: ready.version,
         prepared,
         frozen: froze.elapsed(),
-        state_bytes,
-        descriptors,
+        state_bytes: transferred.state_bytes,
+        descriptors: transferred.descriptors,
         apps: plane.apps.count(),
-        connections,
+        connections: transferred.connections,
     };
     tracing::info!(
         process,
         version = report.version,
         prepared_ms = report.prepared.as_millis() as u64,
         frozen_us = report.frozen.as_micros() as u64,
-        state_bytes,
-        descriptors,
+        saved_us = (transferred.saved_at - froze).as_micros() as u64,
+        state_bytes = report.state_bytes,
+        descriptors = report.descriptors,
         apps = report.apps,
-        connections,
+        connections = report.connections,
         "another process has taken over"
     );
     Ok(Replaced { report, frozen })
@@ -153,17 +154,32 @@ impl From<NotFrozen> for UpgradeError {
     }
 }
 
+/// What the other process was given.
+struct TransferredState {
+    /// When all of it was put together.
+    saved_at: Instant,
+    state_bytes: u64,
+    descriptors: usize,
+    connections: usize,
+}
+
 async fn transfer_state(
     plane: &ControlPlane,
     frozen: &[Frozen],
     successor: Successor,
     reader: &save::StateReader<'_>,
     limit: Duration,
-) -> Result<(u64, usize, usize), UpgradeError> {
+) -> Result<TransferredState, UpgradeError> {
     let saved = save::node(plane, frozen, reader).await?;
+    let saved_at = Instant::now();
     let (descriptors, connections) = (saved.descriptors.len(), saved.connections);
     let state_bytes = in_background(move || successor.transfer_state(&saved, limit)).await?;
-    Ok((state_bytes, descriptors, connections))
+    Ok(TransferredState {
+        saved_at,
+        state_bytes,
+        descriptors,
+        connections,
+    })
 }
 
 /// Runs what waits for the other process off the control plane's thread.

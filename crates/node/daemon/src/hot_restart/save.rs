@@ -69,6 +69,8 @@ pub(super) fn preview(plane: &ControlPlane) -> io::Result<(state::Preview, Known
             .collect(),
         policies: Some(policies(plane)?),
         libraries: plane.policies.registry().libraries(),
+        parties: plane.apps.count() as u32,
+        connections: plane.connections.all().len() as u32,
     };
     Ok((preview, known))
 }

@@ -28,6 +28,11 @@ pub(super) struct Preview {
     /// Paths of libraries with kinds of policies that were loaded.
     #[prost(string, repeated, tag = "5")]
     pub(super) libraries: Vec<String>,
+    /// Apps and gRPC clients, and connections of all of them, as many as there are now: for how much the successor makes room.
+    #[prost(uint32, tag = "6")]
+    pub(super) parties: u32,
+    #[prost(uint32, tag = "7")]
+    pub(super) connections: u32,
 }
 
 /// Where other nodes connect.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use provost_engine::SharedState;
@@ -16,6 +16,7 @@ use provost_shm::PacketSocket;
 use super::channel::{
     Body, Channel, ChannelError, Committed, EngineForm, Failed, Ready, Restored, unexpected,
 };
+use super::memory_reserve::{MemoryReserve, RestoredMemory};
 use super::restore::{self, Descriptors, NotRestored};
 use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
@@ -142,14 +143,16 @@ impl Predecessor {
         Ok(self.channel.send(Body::Ready(ready), SEND_LIMIT)?)
     }
 
-    fn receive_state(&self) -> Result<(state::Node, Descriptors), PredecessorError> {
+    fn receive_state(&self) -> Result<(state::Node, Descriptors, Instant), PredecessorError> {
         let document = self.channel.receive_document(WAIT_MAX)?;
+        let came_at = Instant::now();
         let count = match self.channel.receive(WAIT_MAX)?.0 {
             Body::State(state) => state.descriptors,
             other => return Err(unexpected(&other, "the state").into()),
         };
         let descriptors = self.channel.receive_descriptors(count, WAIT_MAX)?;
-        Ok((decode(&document, "the state")?, Descriptors::new(descriptors)))
+        let node = decode(&document, "the state")?;
+        Ok((node, Descriptors::new(descriptors), came_at))
     }
 }
 
@@ -220,6 +223,9 @@ pub(crate) struct Taken {
     /// The policies that the old process's configuration had.
     pub(crate) configured: Vec<Attachment>,
     pub(crate) restored: restore::RestoredApps,
+    /// How long it took to read the state once it came, and to make everything of it.
+    pub(crate) received: Duration,
+    pub(crate) made: Duration,
 }
 
 /// Takes the state in, once the old process rests.
@@ -239,8 +245,14 @@ pub(crate) fn complete(
         .policies
         .hot_restart(&saved_policies(policies))
         .map_err(|error| PredecessorError::State(error.to_string()))?;
+    let parties = prepared.preview.parties as usize;
+    let _reserve = MemoryReserve::of(RestoredMemory {
+        parties,
+        connections: prepared.preview.connections as usize,
+    });
     predecessor.ready()?;
-    let (node, mut descriptors) = predecessor.receive_state()?;
+    let (node, mut descriptors, came_at) = predecessor.receive_state()?;
+    let received_at = Instant::now();
     let control = descriptors
         .take(node.control_sockets, "the control socket")?
         .pop();
@@ -314,6 +326,8 @@ pub(crate) fn complete(
         sockets,
         configured,
         restored,
+        received: received_at - came_at,
+        made: received_at.elapsed(),
     })
 }
 
