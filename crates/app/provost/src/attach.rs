@@ -82,6 +82,9 @@ fn unreachable(path: &Path, error: &io::Error) -> Status {
         io::ErrorKind::PermissionDenied => {
             "this user may not open the socket: is it in the group that may (control.mode)?"
         }
+        _ if error.raw_os_error() == Some(rustix::io::Errno::PROTOTYPE.raw_os_error()) => {
+            "that is a socket of another kind, such as the operators': does PROVOST_SOCKET name the one of apps?"
+        }
         _ => "is provostd running, and PROVOST_SOCKET right?",
     };
     Status::unavailable(format!(

@@ -5,6 +5,7 @@ mod handler;
 mod intercepted;
 mod linked_call;
 mod load;
+mod notices;
 mod serving;
 
 use std::future::{Future, poll_fn};
@@ -20,6 +21,7 @@ pub use intercepted::InterceptedService;
 pub(crate) use linked_call::LinkedCall;
 use load::Overload;
 pub use load::ServerCounts;
+use notices::ManagerNotices;
 use serving::{Outcome, Serving};
 
 use crate::app::App;
@@ -68,6 +70,7 @@ pub struct ServerBuilder {
     drain_timeout: Option<Duration>,
     spawner: Option<Arc<dyn Spawn>>,
     on_ready: Option<ReadyCallback>,
+    manager: ManagerNotices,
 }
 
 /// What is told each time that all services are offered.
@@ -98,6 +101,7 @@ impl Server {
             drain_timeout: None,
             spawner: None,
             on_ready: None,
+            manager: ManagerNotices::Kept,
         }
     }
 }
@@ -137,9 +141,17 @@ impl ServerBuilder {
     }
 
     /// Calls `ready` each time that the node offers all services: at the start, and again when the node's service has come
-    /// back after it was away. It must not block. A program that systemd starts with `Type=notify` sends its `READY=1` there.
+    /// back after it was away. It must not block.
     pub fn on_ready(mut self, ready: impl Fn() + Send + Sync + 'static) -> ServerBuilder {
         self.on_ready = Some(Box::new(ready));
+        self
+    }
+
+    /// Tells the manager that has started this program, as systemd with `Type=notify` has, how the server is (`sd_notify(3)`):
+    /// `READY=1` once the node offers all services, what it waits for while the node's service is away, and `STOPPING=1` when
+    /// it shuts down. Elsewhere, where there is no `NOTIFY_SOCKET` in the environment, it does nothing.
+    pub fn notify_manager(mut self) -> ServerBuilder {
+        self.manager = ManagerNotices::Sent;
         self
     }
 
@@ -196,10 +208,13 @@ impl ServerBuilder {
     /// ([`ServerBuilder::drain_timeout`] bounds that), and returns.
     pub async fn serve_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
         let mut shutdown = pin!(shutdown);
-        let mut is_over = false;
+        let (mut is_over, manager) = (false, self.manager);
         // It is asked again when the node's service goes away while calls are being finished.
         let mut shutdown = pin!(poll_fn(move |context| {
-            is_over = is_over || shutdown.as_mut().poll(context).is_ready();
+            if !is_over && shutdown.as_mut().poll(context).is_ready() {
+                is_over = true;
+                manager.stopping();
+            }
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         }));
         let app = self.app.clone().map_or_else(App::global, Ok)?;
@@ -208,6 +223,7 @@ impl ServerBuilder {
         let services: Vec<Bound> = services.collect();
         let mut is_first = true;
         loop {
+            manager.waiting();
             let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else {
                 return Ok(());
             };
@@ -215,6 +231,7 @@ impl ServerBuilder {
                 Ok(mut serving) => {
                     is_first = false;
                     self.on_ready.iter().for_each(|ready| ready());
+                    manager.ready();
                     match poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
                         Outcome::ShutDown => return Ok(()),
                         Outcome::Refused(status) => return Err(status),
