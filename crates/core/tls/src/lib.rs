@@ -22,7 +22,7 @@ use std::sync::Arc;
 use provost_wiping::wipe_stack;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore, ServerConfig};
@@ -344,14 +344,23 @@ fn revocations_in(paths: &[PathBuf]) -> Result<Vec<CertificateRevocationListDer<
 }
 
 fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, &error))
+    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+        pem::Error::NoItemsFound => file_error(
+            path,
+            &"no private key in it (want PEM, -----BEGIN PRIVATE KEY-----)",
+        ),
+        error => file_error(path, &error),
+    })
 }
 
 fn mismatch(cert: &Path, key: &Path, error: &rustls::Error) -> TlsConfigError {
     TlsConfigError::Mismatch {
         cert: cert.to_owned(),
         key: key.to_owned(),
-        reason: error.to_string(),
+        reason: match error {
+            rustls::Error::InconsistentKeys(_) => "the key is not the certificate's".to_owned(),
+            error => error.to_string(),
+        },
     }
 }
 
@@ -412,6 +421,9 @@ pub fn explain(error: &rustls::Error) -> String {
         }
         rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
             format!("the peer's certificate is not taken: {other}")
+        }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!("{error}; no authority of this node has issued it")
         }
         rustls::Error::InvalidMessage(_) => {
             format!("{error}; the peer does not speak TLS: one end has TLS configured, the other has not")

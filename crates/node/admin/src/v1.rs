@@ -63,6 +63,9 @@ pub struct Status {
     /// Policies that have judged no call since they were attached, each with what may be the reason.
     #[prost(string, repeated, tag = "23")]
     pub never_matched: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What carries the connections of each of `listeners`, in the same order: tcp, datagram.
+    #[prost(string, repeated, tag = "24")]
+    pub listener_transports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `Status`.
 pub mod status {

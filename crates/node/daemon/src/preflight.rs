@@ -188,6 +188,10 @@ fn config_key(policy: &str, key: &str) -> String {
 /// The key that names the file which is at fault.
 fn tls_key(files: &TlsFiles, error: &TlsConfigError) -> &'static str {
     match error {
+        // What has a certificate and no key, under two names, is wrong as the key.
+        TlsConfigError::File { path, .. } if files.cert == files.key && files.key.as_ref() == Some(path) => {
+            "tls.key"
+        }
         TlsConfigError::File { path, .. } if files.ca.as_ref() == Some(path) => "tls.ca",
         TlsConfigError::File { path, .. } if files.cert.as_ref() == Some(path) => "tls.cert",
         TlsConfigError::File { path, .. } if files.crls.contains(path) => "tls.crls",

@@ -587,7 +587,7 @@ fn find_compatible(
     }
     let mut refusal = NoMatch {
         code: Code::Unavailable,
-        reason: format!("no app has bound {service} on this node"),
+        reason: format!("no app has bound {service} on the node that was called"),
     };
     let mut in_part = None;
     for offer in offers {
@@ -622,7 +622,9 @@ fn find_compatible(
 fn not_bound(service: &str) -> NoMatch {
     NoMatch {
         code: Code::Unavailable,
-        reason: format!("no app has bound {service} on this node, and no exported [[route]] leads to it"),
+        reason: format!(
+            "no app has bound {service} on the node that was called, and no exported [[route]] leads to it"
+        ),
     }
 }
 

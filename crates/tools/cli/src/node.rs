@@ -60,7 +60,7 @@ impl Shown for Status {
         let listeners = if self.listeners.is_empty() {
             "nowhere".to_owned()
         } else {
-            self.listeners.join(", ")
+            described_listeners(self).join(", ")
         };
         out += &long_fact("listens at", &listeners, canvas);
         for listener in &self.grpc_listeners {
@@ -107,6 +107,18 @@ impl Shown for Status {
 
 /// Policies that have judged no call, and are named, at most.
 const UNMATCHED_MAX: usize = 4;
+
+/// Where other nodes connect, with what carries their connections where that is not TCP.
+fn described_listeners(status: &Status) -> Vec<String> {
+    let transports = status.listener_transports.iter().map(String::as_str);
+    // Earlier versions tell no transports.
+    let transports = transports.chain(std::iter::repeat("tcp"));
+    let described = |(address, transport): (&String, &str)| match transport {
+        "tcp" => address.clone(),
+        other => format!("{address} ({other})"),
+    };
+    status.listeners.iter().zip(transports).map(described).collect()
+}
 
 /// As [`fact`], over as many lines as it takes.
 fn long_fact(name: &str, value: &str, canvas: Canvas) -> String {
@@ -426,7 +438,8 @@ mod tests {
             uptime_s: 61.0,
             state: State::Serving.into(),
             control_socket: "/run/provost/provostd.sock".into(),
-            listeners: vec!["127.0.0.1:7700".into()],
+            listeners: vec!["127.0.0.1:7700".into(), "127.0.0.1:7700".into()],
+            listener_transports: vec!["tcp".into(), "datagram".into()],
             apps: 2,
             connections: 1,
             calls_in_flight: 64,
@@ -445,7 +458,7 @@ node         a  process 7, version 0.1.0, up 1 min 1 s
 state        serving
 carries      2 apps, 1 connection, 64 calls in flight, 3 policies
 attach at    /run/provost/provostd.sock
-listens at   127.0.0.1:7700
+listens at   127.0.0.1:7700, 127.0.0.1:7700 (datagram)
 you may      admin
 
 RUNTIME  APPS  DATAPATHS    BUSY

@@ -121,6 +121,9 @@ impl Node {
     }
 }
 
+/// What the kernel says of a socket of another type (`EPROTOTYPE`).
+const PROTOTYPE: i32 = 91;
+
 /// Why a socket does not answer, and what to do.
 fn reason(error: &(dyn std::error::Error + 'static), socket: &Path) -> String {
     let mut source = Some(error);
@@ -133,6 +136,9 @@ fn reason(error: &(dyn std::error::Error + 'static), socket: &Path) -> String {
                 std::io::ErrorKind::ConnectionRefused => ": it does not run any more; start it",
                 std::io::ErrorKind::PermissionDenied => {
                     ": you may not open the socket; ask for admin.mode and admin.view_uids in its configuration"
+                }
+                _ if system.raw_os_error() == Some(PROTOTYPE) => {
+                    ": apps attach there; operators have a socket beside it, NAME.admin.sock"
                 }
                 _ => "",
             };

@@ -52,7 +52,15 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         warnings: warnings(plane, &of_policies),
         grpc_listeners: plane.grpc.describe_listeners(),
         never_matched: never_matched(plane),
+        listener_transports: listener_transports(plane),
     }
+}
+
+fn listener_transports(plane: &ControlPlane) -> Vec<String> {
+    let listeners = plane.config.started.listeners.iter();
+    listeners
+        .map(|listener| listener.transport.name().to_owned())
+        .collect()
 }
 
 /// What an operator should look at.

@@ -70,10 +70,7 @@ pub(crate) struct CallOptions {
 /// Makes the calls, one after the other.
 pub(crate) async fn run(asked: CallOptions) -> Result<(), Failure> {
     let Some(method) = &asked.name.method else {
-        let name = &asked.name.service;
-        let message =
-            format!("which method of {name}? Write {name}/METHOD; provost describe {name} lists them");
-        return Err(Failure::usage(message));
+        return Err(asked.name.lacks_method());
     };
     let node = async || Node::connect(&asked.target).await;
     let interface = ServiceInterface::find(&asked.name, &asked.files, node).await?;
@@ -178,6 +175,7 @@ impl DynamicCall {
             .await
         {
             Err(status) => {
+                let status = place::with_hint(status);
                 observer.on_end(&status, status.metadata())?;
                 Ok(status)
             }

@@ -1,11 +1,13 @@
 //! Where a call goes.
 
+use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{GetStatusRequest, GrpcListener};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use provost_terminal::admin::Node;
 use provost_terminal::failure::{Exit, Failure};
@@ -26,7 +28,10 @@ fn uri_of(text: &str) -> Result<String, String> {
         Some(("http", _)) => text.to_owned(),
         Some(("https", _)) => return Err("TLS is not spoken: name a listener in cleartext".to_owned()),
         Some(_) => return Err(bad()),
-        None if text.starts_with("unix:/") => text.to_owned(),
+        None if text.starts_with("unix:") => {
+            let path = std::path::absolute(&text["unix:".len()..]).map_err(|_| bad())?;
+            format!("unix:{}", path.display())
+        }
         None if text.starts_with(':') => format!("http://127.0.0.1{text}"),
         None => format!("http://{text}"),
     };
@@ -91,13 +96,31 @@ fn reachable(mut listeners: Vec<GrpcListener>) -> Result<String, Failure> {
 
 /// Why there is no connection.
 pub(crate) fn unreachable(error: tonic::transport::Error) -> Failure {
-    let mut reason = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        reason = error.to_string();
-        source = error.source();
+    Failure::new(
+        Exit::Unreachable,
+        format!("cannot connect: {}", first_cause(&error)),
+    )
+}
+
+/// The status of a call that nobody has answered. What broke the connection tells nobody that something else than a gRPC server is
+/// there: a node's port for other nodes, its metrics, a listener that speaks TLS.
+pub(crate) fn with_hint(status: Status) -> Status {
+    let is_broken = matches!(status.code(), Code::Internal | Code::Unknown | Code::Unavailable);
+    match status.source().filter(|_| is_broken) {
+        None => status,
+        Some(error) => Status::unavailable(format!(
+            "{}: is what answers there a gRPC server, in cleartext?",
+            first_cause(error)
+        )),
     }
-    Failure::new(Exit::Unreachable, format!("cannot connect: {reason}"))
+}
+
+fn first_cause(error: &(dyn Error + 'static)) -> String {
+    let mut first = error;
+    while let Some(source) = first.source() {
+        first = source;
+    }
+    first.to_string()
 }
 
 #[cfg(test)]
@@ -139,6 +162,9 @@ mod tests {
             of("unix:/run/provost/grpc.sock"),
             is("unix:/run/provost/grpc.sock")
         );
+        let here = std::env::current_dir().unwrap();
+        let beside = format!("unix:{}", here.join("grpc.sock").display());
+        assert_eq!(of("unix:grpc.sock"), Some(beside));
         for bad in [
             "",
             "node-a",
@@ -146,7 +172,7 @@ mod tests {
             "node-a:0",
             "node-a:70000",
             "ftp://a:1",
-            "unix:grpc.sock",
+            "unix:",
             "a b:1",
         ] {
             assert!(uri_of(bad).is_err(), "{bad:?}");

@@ -125,7 +125,16 @@ fn message_of(
 ) -> Result<DynamicMessage, Failure> {
     let number = at + 1;
     let name = kind.full_name();
-    let value = value.map_err(|error| Failure::usage(format!("message {number} is no JSON: {error}")))?;
+    let value = value.map_err(|error| {
+        let field = kind.fields().next();
+        let example = field.map_or_else(
+            || "{}".to_owned(),
+            |field| format!("{{\"{}\": …}}", field.json_name()),
+        );
+        Failure::usage(format!(
+            "message {number} is no JSON: {error}; a {name} is such as {example}"
+        ))
+    })?;
     DynamicMessage::deserialize(kind.clone(), value)
         .map_err(|error| Failure::usage(format!("message {number} is no {name}: {error}")))
 }

@@ -36,6 +36,18 @@ pub(crate) struct ServiceName {
 }
 
 impl ServiceName {
+    /// Why it cannot be called: no method is named.
+    pub(crate) fn lacks_method(&self) -> Failure {
+        let name = &self.service;
+        let dotted = name.rsplit_once('.').filter(|(service, _)| service.contains('.'));
+        let meant = dotted.map_or_else(String::new, |(service, method)| {
+            format!(", or {service}/{method}")
+        });
+        let message =
+            format!("which method of {name}? Write {name}/METHOD{meant}; provost describe {name} lists them");
+        Failure::usage(message)
+    }
+
     /// Reads `[/]SERVICE[/METHOD]`, as typed or as gRPC has it.
     pub(crate) fn parse(text: &str) -> Result<ServiceName, String> {
         let path = text.strip_prefix('/').unwrap_or(text);
@@ -112,7 +124,17 @@ impl ServiceInterface {
             service: service.clone(),
             hash: String::new(),
         };
-        let found = node.call(asked, AdminClient::get_schema).await?;
+        let found = node
+            .call(asked, AdminClient::get_schema)
+            .await
+            .map_err(|failure| {
+                if known.is_empty() {
+                    let remedy = "give it with --proto FILE, or the node with `provost schema prefetch FILE`";
+                    Failure::new(failure.exit, format!("{}; {remedy}", failure.message))
+                } else {
+                    failure
+                }
+            })?;
         let name = ServiceName {
             service,
             method: None,

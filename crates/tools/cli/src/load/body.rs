@@ -9,6 +9,8 @@ use provost_terminal::failure::Failure;
 /// What a template may hold, and what stands for it.
 const NUMBER: &str = "{{number}}";
 const RANDOM: &str = "{{random}}";
+/// So much of an unknown mark is said.
+const MARK_CHARACTERS_MAX: usize = 32;
 /// Random numbers are below this: JSON's numbers hold them exactly.
 const RANDOM_MAX: u64 = 1 << 53;
 
@@ -33,6 +35,7 @@ impl LoadBody {
         seed: u64,
     ) -> Result<LoadBody, Failure> {
         let text = source.text(method)?;
+        check_marks(&text)?;
         if !text.contains(NUMBER) && !text.contains(RANDOM) {
             return Ok(LoadBody::Fixed(RequestMessages::of_text(&text, method)?));
         }
@@ -55,6 +58,21 @@ impl LoadBody {
             }
         }
     }
+}
+
+/// A mark that nothing stands for would be sent as it is.
+fn check_marks(text: &str) -> Result<(), Failure> {
+    for (at, _) in text.match_indices("{{") {
+        let rest = &text[at..];
+        if !rest.starts_with(NUMBER) && !rest.starts_with(RANDOM) {
+            let mark = rest.split_inclusive("}}").next().unwrap_or_default();
+            let mark: String = mark.chars().take(MARK_CHARACTERS_MAX).collect();
+            return Err(Failure::usage(format!(
+                "nothing stands for {mark}: there are {NUMBER} and {RANDOM} (two braces that are meant so: \\u007b\\u007b)"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The text with a number of its own for each mark.
@@ -93,5 +111,17 @@ mod tests {
         assert!(matches!(read("{}", 1), Ok(LoadBody::Fixed(_))));
         let failure = read("{\"kei\": \"{{random}}\"}", 1).unwrap_err();
         assert!(failure.message.contains("is no t.M"), "{failure}");
+        for (text, mark) in [
+            ("{\"key\": \"{{nubmer}}\"}", "{{nubmer}}"),
+            ("{\"key\": \"{{number\"}", "{{number\"}"),
+        ] {
+            let failure = read(text, 1).unwrap_err();
+            assert!(
+                failure.message.contains(&format!("nothing stands for {mark}:")),
+                "{failure}"
+            );
+        }
+        let meant = read("{\"key\": \"\\u007b\\u007bx}} {{number}}\"}", 1);
+        assert!(meant.is_ok(), "{meant:?}");
     }
 }

@@ -109,7 +109,7 @@ fn rate(text: &str) -> Result<f64, String> {
 /// Makes the calls, and reports.
 pub(crate) async fn run(asked: LoadOptions) -> Result<(), Failure> {
     let Some(method) = &asked.name.method else {
-        return Err(Failure::usage(format!("write {}/METHOD", asked.name.service)));
+        return Err(asked.name.lacks_method());
     };
     let node = async || Node::connect(&asked.target).await;
     let interface = ServiceInterface::find(&asked.name, &asked.files, node).await?;
