@@ -56,7 +56,7 @@ impl Drop for ShellGroup {
 }
 
 /// The text with ports that are free in the place of those that it names.
-fn with_free_ports(text: &str, ports: &[&str]) -> String {
+pub(crate) fn with_free_ports(text: &str, ports: &[&str]) -> String {
     let held: Vec<_> = ports
         .iter()
         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
