@@ -215,8 +215,9 @@ impl Flight {
             self.outstanding -= 1;
             self.sent_packets -= u32::from(sent_ns != QUEUED);
         }
+        // What was sent twice tells nothing of when what was sent before it should have arrived: this may be the first of the two.
         let measures = !was_lost && sent_ns != QUEUED && !self.resent.has(packet);
-        if !was_lost && sent_ns != QUEUED && (sent_ns, packet) > self.newest {
+        if measures && (sent_ns, packet) > self.newest {
             self.newest = (sent_ns, packet);
             self.newest_rtt_ns = now_ns.saturating_sub(sent_ns);
         }
@@ -326,6 +327,17 @@ mod tests {
         assert!(flight.arrive(1, 2000).is_none());
         flight.arrive(3, 2000);
         assert!(flight.is_complete());
+    }
+
+    #[test]
+    fn the_first_of_a_packet_that_was_sent_twice_makes_nothing_lost() {
+        let mut flight = sent(4);
+        // Nothing has come for long, as it waits in the network.
+        flight.send_again(1);
+        assert!(flight.send(1, 5_000));
+        assert!(flight.arrive(1, 5_010).is_some());
+        assert_eq!(flight.look_for_losses(5_020, 5).packets, 0);
+        assert_eq!(flight.outstanding(), 3);
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(crate) struct RoundTrips {
     smoothed_ns: u64,
     variation_ns: u64,
     timeout_ns: u64,
+    /// How often it is doubled, as what was sent has timed out since a round trip was measured.
+    backed_off: u8,
     timeout_ns_min: u64,
     timeout_ns_max: u64,
     /// When the next one is worth measuring.
@@ -25,6 +27,7 @@ impl RoundTrips {
             smoothed_ns: 0,
             variation_ns: 0,
             timeout_ns: initial_ns.min(timeout_ns_max),
+            backed_off: 0,
             timeout_ns_min,
             timeout_ns_max,
             next_sample_ns: 0,
@@ -50,6 +53,7 @@ impl RoundTrips {
         }
         let timeout_ns = self.smoothed_ns + 4 * self.variation_ns;
         self.timeout_ns = timeout_ns.clamp(self.timeout_ns_min, self.timeout_ns_max);
+        self.backed_off = 0;
         let is_far_above = timeout_ns.max(rtt_ns) * FAR_ABOVE <= self.timeout_ns_min;
         let pause_ns = if is_far_above {
             self.timeout_ns_min / FAR_ABOVE
@@ -57,6 +61,14 @@ impl RoundTrips {
             1
         };
         self.next_sample_ns = now_ns + pause_ns;
+    }
+
+    /// Something has timed out, so often in a row. What is sent again measures nothing, so round trips that have become longer than the
+    /// time-out would never be measured if what is sent next had the old one (RFC 6298 section 5, Karn's algorithm).
+    #[inline]
+    pub(crate) fn back_off(&mut self, in_a_row: u8) {
+        self.backed_off = self.backed_off.max(in_a_row.min(BACK_OFF_MAX));
+        self.next_sample_ns = 0;
     }
 
     /// The smoothed round trip, zero before the first.
@@ -68,13 +80,14 @@ impl RoundTrips {
     /// The time-out of what was sent for the first time.
     #[inline(always)]
     pub(crate) fn first_timeout_ns(&self) -> u64 {
-        self.timeout_ns
+        self.timeout_ns(0)
     }
 
     /// The time-out after so many in a row.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn timeout_ns(&self, in_a_row: u8) -> u64 {
-        (self.timeout_ns << in_a_row.min(BACK_OFF_MAX)).min(self.timeout_ns_max)
+        let doubled = in_a_row.min(BACK_OFF_MAX).max(self.backed_off);
+        (self.timeout_ns << doubled).min(self.timeout_ns_max)
     }
 
     /// The longest time-out.
@@ -110,5 +123,27 @@ mod tests {
         assert!(trips.timeout_ns(0) > 4 * steady_ns);
         assert_eq!(trips.timeout_ns(1), 2 * trips.timeout_ns(0));
         assert_eq!(trips.timeout_ns(200), 1_000_000);
+    }
+
+    #[test]
+    fn round_trips_that_have_become_longer_than_the_time_out_are_measured() {
+        let mut trips = RoundTrips::new(5_000, 100, 1_000_000);
+        trips.sample(0, 100);
+        let before_ns = trips.first_timeout_ns();
+        for in_a_row in 1..=4 {
+            trips.back_off(in_a_row);
+        }
+        assert_eq!(
+            trips.first_timeout_ns(),
+            before_ns << 4,
+            "what is sent next has time to arrive"
+        );
+        assert_eq!(trips.timeout_ns(2), before_ns << 4, "doubled once for each");
+        trips.back_off(1);
+        assert_eq!(trips.first_timeout_ns(), before_ns << 4);
+        assert!(!trips.is_sampled(0), "the next one counts");
+        trips.sample(1, 3_000);
+        assert!((3_000..4_000).contains(&trips.first_timeout_ns()), "{trips:?}");
+        assert_eq!(trips.timeout_ns(1), 2 * trips.first_timeout_ns());
     }
 }

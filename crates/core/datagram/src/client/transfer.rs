@@ -713,9 +713,13 @@ impl<A: Copy> ClientSession<A> {
             return self.send_last_again(shared, index);
         }
         shared.statistics.timeouts += 1;
+        let in_a_row = slot.timeouts;
+        // What has been out for shorter than this has not timed out.
+        let timeout_ns = self.trips.timeout_ns(in_a_row - 1);
+        self.trips.back_off(in_a_row);
         // The first time-out may be a host that was off its core; a second in a row is congestion or worse.
         if repeated {
-            self.congestion.timed_out(now_ns, self.trips.timeout_ns(0));
+            self.congestion.timed_out(now_ns, timeout_ns);
             self.find_floor();
         }
         let slot = &mut self.slots[usize::from(index)];
@@ -725,7 +729,7 @@ impl<A: Copy> ClientSession<A> {
         };
         let sent_before_ns = match shared.config.recovery {
             Recovery::GoBackN => u64::MAX,
-            Recovery::Selective => now_ns.saturating_sub(self.trips.timeout_ns(0)),
+            Recovery::Selective => now_ns.saturating_sub(timeout_ns),
         };
         let lost = flight.time_out(sent_before_ns);
         self.starved |= 1 << index;
