@@ -47,11 +47,11 @@ fn slow_network(queue: &str, commands: &[&str]) -> std::io::Result<Namespace> {
 }
 
 /// Runs this with hosts in such a network.
-fn through(queue: &str, commands: &[&str], body: impl FnOnce(&mut Hosts) + Send + 'static) {
+fn through(queue: &str, commands: &[&str], body: impl FnOnce(&mut SlowHosts) + Send + 'static) {
     match slow_network(queue, commands) {
         Ok(network) => watched(move || {
             let ran = network.run(|| {
-                body(&mut Hosts::new());
+                body(&mut SlowHosts::new());
                 Ok(())
             });
             ran.unwrap();
@@ -61,15 +61,15 @@ fn through(queue: &str, commands: &[&str], body: impl FnOnce(&mut Hosts) + Send 
 }
 
 /// A node that serves, listening by both transports, and one for each of them that calls by it.
-struct Hosts {
+struct SlowHosts {
     world: World,
     over_tcp: Node,
     over_datagrams: Node,
     _serving: (Node, Server),
 }
 
-impl Hosts {
-    fn new() -> Hosts {
+impl SlowHosts {
+    fn new() -> SlowHosts {
         let mut world = World::new(ROLE);
         let mut serving = world.node("b", &NodeOptions::default());
         let address = serving.address;
@@ -89,7 +89,7 @@ impl Hosts {
             };
             world.node(transport, &options)
         });
-        Hosts {
+        SlowHosts {
             world,
             over_tcp,
             over_datagrams,
@@ -122,7 +122,7 @@ fn once<T: std::fmt::Debug>(mut attempt: impl FnMut() -> T, is_good: impl Fn(&T)
 }
 
 /// Datagrams take at most half as long again as TCP does.
-fn are_as_fast_as_tcp(hosts: &mut Hosts) {
+fn are_as_fast_as_tcp(hosts: &mut SlowHosts) {
     let [mut tcp, mut datagrams] = hosts.agents();
     once(
         || [time(&mut tcp), time(&mut datagrams)],
