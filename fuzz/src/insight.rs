@@ -7,6 +7,9 @@ use provost_insight::profile::Profile;
 use provost_insight::synthetic::{SyntheticProxy, synthetic_alibaba_rows, synthetic_profile};
 use provost_insight::traces::{MergeOptions, TraceFormat, apply_metrics, assemble, merge, read};
 use provost_insight::validation::ValidationResult;
+use provost_insight::workload::WorkloadFile;
+use provost_insight_probes::stacks::example::{FUNCTIONS, example_program};
+use provost_insight_probes::stacks::{NamedFunctions, ProgramCode, frames_walked};
 
 /// Any text is a profile that can be fitted, or an error.
 pub(crate) fn profile(input: &[u8]) {
@@ -165,6 +168,44 @@ pub(crate) fn node_metrics_seeds() -> Vec<Vec<u8>> {
 grpc_server_call_started_total{app=\"kv\",grpc_method=\"kv.Kv/Get\"} 300
 grpc_server_call_rcvd_total_compressed_message_size_bytes_sum{grpc_method=\"kv.Kv/Get\"} 6000
 grpc_server_call_rcvd_total_compressed_message_size_bytes_count{grpc_method=\"kv.Kv/Get\"} 300
+";
+    vec![text.as_bytes().to_vec()]
+}
+
+/// Any file is a program with functions whose stacks can be walked, or an error. Its last bytes are the stack as well.
+pub(crate) fn program(input: &[u8]) {
+    const STACK_BYTES: usize = 512;
+    let Ok(code) = ProgramCode::read(input, NamedFunctions::All) else {
+        return;
+    };
+    assert!(
+        code.named_functions() <= input.len(),
+        "more names than the file has bytes"
+    );
+    let stack = &input[input.len().saturating_sub(STACK_BYTES)..];
+    let frames = frames_walked(code, FUNCTIONS[0] + 4, stack);
+    assert!(frames < STACK_BYTES, "{frames} frames on so small a stack");
+}
+
+pub(crate) fn program_seeds() -> Vec<Vec<u8>> {
+    vec![example_program()]
+}
+
+/// Any text is a load within bounds, or an error.
+pub(crate) fn workload(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    if let Ok(workload) = WorkloadFile::parse(text) {
+        assert!(!workload.protocols().is_empty(), "a load speaks nothing");
+    }
+}
+
+pub(crate) fn workload_seeds() -> Vec<Vec<u8>> {
+    let text = "\
+format: provost-insight-workload
+version: 1
+loads: [{protocol: http1, size_bytes: 700}, {protocol: grpc, size_bytes: 9, in_flight: 8, rate_per_s: 2.5}]
 ";
     vec![text.as_bytes().to_vec()]
 }

@@ -273,6 +273,16 @@ pub const TARGETS: &[Target] = &[
         seeds: insight::nezha_seeds,
     },
     Target {
+        name: "insight_program",
+        run: insight::program,
+        seeds: insight::program_seeds,
+    },
+    Target {
+        name: "insight_workload",
+        run: insight::workload,
+        seeds: insight::workload_seeds,
+    },
+    Target {
         name: "insight_metrics",
         run: insight::node_metrics,
         seeds: insight::node_metrics_seeds,
