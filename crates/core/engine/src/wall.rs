@@ -1,11 +1,10 @@
 //! The calendar's time, for what people and collectors read. The data path knows the monotonic clock alone.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use time::UtcDateTime;
 
 use crate::Nanos;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
-const SECONDS_PER_DAY: u64 = 86_400;
 
 /// How the monotonic clock and the calendar's stood to each other at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -38,26 +37,12 @@ impl WallClock {
 /// A time in nanoseconds since 1970 as RFC 3339 has it, in UTC with microseconds: `2026-11-21T10:51:07.000123Z`.
 #[must_use]
 pub fn rfc3339(unix_ns: u64) -> String {
-    let seconds = unix_ns / NANOS_PER_SECOND;
-    let microseconds = unix_ns % NANOS_PER_SECOND / 1000;
-    let (year, month, day) = date(seconds / SECONDS_PER_DAY);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microseconds:06}Z")
-}
-
-/// Year, month and day of a day since 1970, by counting 400-year cycles of years that begin in March (so that the day
-/// that leap years add is the last one).
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_PER_CYCLE: u64 = 146_097;
-    const DAYS_TO_1970: u64 = 719_468;
-    let days = days + DAYS_TO_1970;
-    let (cycle, day) = (days / DAYS_PER_CYCLE, days % DAYS_PER_CYCLE);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (cycle * 400 + year + u64::from(month <= 2), month, day)
+    let time = UNIX_EPOCH + Duration::from_nanos(unix_ns);
+    let time = UtcDateTime::from(time);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second, microsecond) = time.as_hms_micro();
+    let month = u8::from(month);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microsecond:06}Z")
 }
 
 #[cfg(test)]
@@ -66,7 +51,7 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        let at = |seconds: u64| rfc3339(seconds * NANOS_PER_SECOND + 123_456);
+        let at = |seconds: u64| rfc3339(seconds * 1_000_000_000 + 123_456);
         assert_eq!(at(0), "1970-01-01T00:00:00.000123Z");
         assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000123Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000123Z");

@@ -1,5 +1,7 @@
 //! From when until when a certificate is valid: the two times of its DER (RFC 5280 section 4.1), and nothing else of it.
 
+use time::{Date, Month, Time, UtcDateTime};
+
 use crate::der::{DerReader, SEQUENCE};
 
 const UTC_TIME: u8 = 0x17;
@@ -56,26 +58,17 @@ impl DerReader<'_> {
         if rest.len() != 10 {
             return None;
         }
-        let part = |at: usize| number(rest.get(at..at + 2)?);
-        let days = days_since_1970(year, part(0)?, part(2)?);
-        Some(((days * 24 + part(4)?) * 60 + part(6)?) * 60 + part(8)?)
+        let part = |at: usize| u8::try_from(number(rest.get(at..at + 2)?)?).ok();
+        let month = Month::try_from(part(0)?).ok()?;
+        let date = Date::from_calendar_date(year, month, part(2)?).ok()?;
+        let time = Time::from_hms(part(4)?, part(6)?, part(8)?).ok()?;
+        Some(UtcDateTime::new(date, time).unix_timestamp())
     }
 }
 
-fn number(digits: &str) -> Option<i64> {
+fn number(digits: &str) -> Option<i32> {
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().ok()).flatten()
-}
-
-/// Days from 1 January 1970 to a day of the Gregorian calendar (Howard Hinnant, "chrono-compatible low-level date
-/// algorithms").
-fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
 }
 
 #[cfg(test)]
@@ -83,32 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
-        for (year, month, day, days) in [
-            (1970, 1, 1, 0),
-            (1969, 12, 31, -1),
-            (2000, 3, 1, 11_017),
-            (2026, 11, 22, 20_779),
-            (4096, 1, 1, 776_506),
-        ] {
-            assert_eq!(days_since_1970(year, month, day), days, "{year}-{month}-{day}");
-        }
-    }
-
-    #[test]
     fn the_times_of_a_certificate_are_read() {
         let key = rcgen::KeyPair::generate().unwrap();
-        for (begin, end) in [((2020, 2, 29), (2030, 12, 31)), ((1975, 1, 1), (4096, 1, 1))] {
+        for (begin, end, begins_unix_s, ends_unix_s) in [
+            ((2020, 2, 29), (2030, 12, 31), 1_582_934_400, 1_924_905_600),
+            ((1975, 1, 1), (4096, 1, 1), 157_766_400, 67_090_118_400),
+        ] {
             let mut params = rcgen::CertificateParams::default();
             params.not_before = rcgen::date_time_ymd(begin.0, begin.1, begin.2);
             params.not_after = rcgen::date_time_ymd(end.0, end.1, end.2);
             let certificate = params.self_signed(&key).unwrap();
-            let seconds = |day: (i32, u8, u8)| {
-                days_since_1970(i64::from(day.0), i64::from(day.1), i64::from(day.2)) * 86_400
-            };
             let expected = CertificateValidity {
-                begins_unix_s: seconds(begin),
-                ends_unix_s: seconds(end),
+                begins_unix_s,
+                ends_unix_s,
             };
             assert_eq!(CertificateValidity::of(certificate.der()), Some(expected));
         }

@@ -1,54 +1,28 @@
 //! Base64 as JSON has `bytes`: written in the standard alphabet with padding; read in that or the one for addresses, with
 //! padding or without.
 
-const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 
 pub(super) fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or_default());
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
-            text.push(if digit <= group.len() {
-                char::from(STANDARD[value as usize])
-            } else {
-                '='
-            });
-        }
-    }
-    text
+    ENGINE.encode(bytes)
 }
 
 /// `None` for a text that is not base64.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=');
-    let padding = text.len() - digits.len();
-    let is_padded_right = padding == 0 || padding <= 2 && text.len().is_multiple_of(4);
-    if !is_padded_right || digits.len() % 4 == 1 {
+    // The engine would take a padding of which a part is missing.
+    if text.ends_with('=') && !text.len().is_multiple_of(4) {
         return None;
     }
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    for group in digits.as_bytes().chunks(4) {
-        let mut bits = 0;
-        for digit in group {
-            bits = bits << 6 | digit_value(*digit)?;
-        }
-        bits <<= 6 * (4 - group.len());
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
-    }
-    Some(bytes)
-}
-
-fn digit_value(digit: u8) -> Option<u32> {
-    Some(u32::from(match digit {
-        b'A'..=b'Z' => digit - b'A',
-        b'a'..=b'z' => digit - b'a' + 26,
-        b'0'..=b'9' => digit - b'0' + 52,
-        b'+' | b'-' => 62,
-        b'/' | b'_' => 63,
-        _ => return None,
-    }))
+    ENGINE.decode(text.replace('-', "+").replace('_', "/")).ok()
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
 //! Times and durations as texts: RFC 3339, and seconds with an `s`.
 
+use time::{Date, Month, Time, UtcDateTime};
+
 /// The first second of the year 1, and the last of the year 9999, since 1970.
 const SECONDS_MIN: i64 = -62_135_596_800;
 const SECONDS_MAX: i64 = 253_402_300_799;
 /// Ten thousand years of 365.25 days.
 const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
-const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A time in RFC 3339; `None` outside of the years 1 to 9999.
 pub(super) fn timestamp_text(seconds: i64, nanos: i32) -> Option<String> {
     if !(SECONDS_MIN..=SECONDS_MAX).contains(&seconds) || !(0..NANOS_PER_SECOND).contains(&nanos) {
         return None;
     }
-    let (year, month, day) = date_of(seconds.div_euclid(SECONDS_PER_DAY));
-    let second = seconds.rem_euclid(SECONDS_PER_DAY);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let time = UtcDateTime::from_unix_timestamp(seconds).ok()?;
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.as_hms();
+    let month = u8::from(month);
     Some(format!(
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{}Z",
         fraction_text(nanos)
@@ -32,12 +34,11 @@ pub(super) fn timestamp_of(text: &str) -> Option<(i64, i32)> {
         .split_once('.')
         .map_or((time, None), |(clock, fraction)| (clock, Some(fraction)));
     let [hour, minute, second] = numbers(clock, ':', [2, 2, 2])?;
-    let is_date = year >= 1 && (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day);
-    if !is_date || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let local = days_before(year, month, day) * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second;
-    let seconds = local - offset_seconds(offset)?;
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(year, month, u8::try_from(day).ok()?).ok()?;
+    let [hour, minute, second] = [hour, minute, second].map(u8::try_from);
+    let clock = Time::from_hms(hour.ok()?, minute.ok()?, second.ok()?).ok()?;
+    let seconds = UtcDateTime::new(date, clock).unix_timestamp() - offset_seconds(offset)?;
     let nanos = fraction.map_or(Some(0), nanos_of)?;
     (SECONDS_MIN..=SECONDS_MAX)
         .contains(&seconds)
@@ -98,15 +99,16 @@ fn offset_seconds(offset: &str) -> Option<i64> {
         _ => 1,
     };
     let [hours, minutes] = numbers(&offset[1..], ':', [2, 2])?;
-    (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60))
+    (hours <= 23 && minutes <= 59).then_some(sign * i64::from(hours * 3600 + minutes * 60))
 }
 
 /// As many numbers as lengths, each of so many digits, between separators.
-fn numbers<const N: usize>(text: &str, separator: char, lengths: [usize; N]) -> Option<[i64; N]> {
+fn numbers<const N: usize>(text: &str, separator: char, lengths: [usize; N]) -> Option<[i32; N]> {
     let mut parts = text.split(separator);
     let mut values = [0; N];
     for (value, length) in values.iter_mut().zip(lengths) {
-        *value = number(parts.next().filter(|part| part.len() == length)?)?;
+        let value_text = parts.next().filter(|part| part.len() == length)?;
+        *value = i32::try_from(number(value_text)?).ok()?;
     }
     parts.next().is_none().then_some(values)
 }
@@ -117,59 +119,35 @@ fn number(digits: &str) -> Option<i64> {
     is_number.then(|| digits.parse().ok()).flatten()
 }
 
-fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-fn days_of(year: i64, month: i64) -> i64 {
-    match month {
-        2 => 28 + i64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days of the Gregorian calendar from 1970-01-01 to a date. The year begins in March, so that the leap day is its last.
-fn days_before(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
-    let day_of_year = (153 * month + 2) / 5 + day - 1;
-    365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
-}
-
-/// The date of so many days after 1970-01-01.
-fn date_of(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let year = era * 400 + year_of_era + i64::from(month >= 10);
-    (year, if month < 10 { month + 3 } else { month - 9 }, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_day_has_its_date() {
-        let mut expected = (1, 1, 1);
-        for days in SECONDS_MIN / SECONDS_PER_DAY..=SECONDS_MAX / SECONDS_PER_DAY {
-            assert_eq!(date_of(days), expected);
-            let (year, month, day) = expected;
-            assert_eq!(days_before(year, month, day), days);
-            expected = match (day == days_of(year, month), month) {
-                (false, _) => (year, month, day + 1),
-                (true, 12) => (year + 1, 1, 1),
-                (true, _) => (year, month + 1, 1),
-            };
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (SECONDS_MIN, "0001-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (SECONDS_MAX, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(timestamp_text(seconds, 0).as_deref(), Some(text));
+            assert_eq!(timestamp_of(text), Some((seconds, 0)));
         }
-        assert_eq!(expected, (10_000, 1, 1));
+        for outside in [SECONDS_MIN - 1, SECONDS_MAX + 1] {
+            assert_eq!(timestamp_text(outside, 0), None);
+        }
+        for wrong in [
+            "0000-12-31T23:59:59Z",
+            "2100-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T00:00:60Z",
+            "0001-01-01T00:00:00+00:01",
+        ] {
+            assert_eq!(timestamp_of(wrong), None, "{wrong}");
+        }
     }
 }
