@@ -123,20 +123,6 @@ impl<A: Address, S> Context<'_, A, S> {
         Ok(session)
     }
 
-    /// As [`Context::connect`]; the continuation runs, exactly once, when the session is there or cannot be.
-    ///
-    /// # Errors
-    /// As [`Context::connect`]: the continuation does not run.
-    pub fn connect_then(
-        &mut self,
-        to: A,
-        continuation: impl FnOnce(&mut S, &mut Context<'_, A, S>, Result<SessionId, RpcError>) + Send + 'static,
-    ) -> Result<SessionId, RpcError> {
-        let session = self.connect(to)?;
-        self.tables.connecting.insert(session, Box::new(continuation));
-        Ok(session)
-    }
-
     /// Ends a session that this end opened, when the calls that were made on it have ended.
     pub fn disconnect(&mut self, session: SessionId) {
         self.endpoint.disconnect(self.now_ns, session);

@@ -37,12 +37,6 @@ pub struct DatapathContext {
 }
 
 impl DatapathContext {
-    /// Whether the policy applies to every method of the service.
-    #[must_use]
-    pub fn applies_to_all(&self) -> bool {
-        self.scope.iter().all(|applies| *applies)
-    }
-
     /// Whether the policy was attached to this method.
     #[must_use]
     pub fn applies_to(&self, method: u16) -> bool {

@@ -64,15 +64,6 @@ impl FieldList {
         FieldList::default()
     }
 
-    /// A list of no fields that has room for so many, with so many bytes of names and values.
-    #[must_use]
-    pub fn with_room_for(fields: usize, bytes: usize) -> FieldList {
-        FieldList {
-            bytes: Vec::with_capacity(bytes),
-            fields: Vec::with_capacity(fields),
-        }
-    }
-
     /// Makes room for so many more fields, with so many bytes of names and values.
     pub fn make_room(&mut self, fields: usize, bytes: usize) {
         self.bytes.reserve(bytes);

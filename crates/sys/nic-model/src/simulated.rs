@@ -247,12 +247,6 @@ impl SimulatedNic {
         self.bus_writes.insert(before, (at_cycle, write));
     }
 
-    /// Accesses that have not reached the NIC.
-    #[must_use]
-    pub fn bus_writes_left(&self) -> usize {
-        self.bus_writes.len()
-    }
-
     pub fn step(&mut self) {
         let posted = self.offer_bus_write();
         self.run_cycle();

@@ -48,12 +48,6 @@ impl XdpInterface {
         })))
     }
 
-    /// Whether the program runs in the interface's driver.
-    #[must_use]
-    pub fn is_in_driver(&self) -> bool {
-        self.0.program.mode() == AttachMode::Driver
-    }
-
     /// The interface's Ethernet address.
     #[must_use]
     pub fn mac(&self) -> Mac {

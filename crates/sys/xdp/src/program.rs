@@ -30,7 +30,6 @@ pub(crate) struct Program {
     addresses: Map,
     /// By queue: the socket.
     sockets: Map,
-    mode: AttachMode,
     _link: Link,
 }
 
@@ -45,12 +44,12 @@ impl Program {
         let program = bpf::load(&instructions).map_err(|(source, log)| XdpError::Program { source, log })?;
         let mut outcome = Err(io::Error::from(io::ErrorKind::Unsupported));
         for mode in modes {
-            outcome = Link::attach(&program, interface, *mode).map(|link| (link, *mode));
+            outcome = Link::attach(&program, interface, *mode);
             if outcome.is_ok() {
                 break;
             }
         }
-        let (link, mode) = outcome.map_err(XdpError::kernel(
+        let link = outcome.map_err(XdpError::kernel(
             "attaching the XDP program",
             "only one program can be on an interface: `ip link` shows it, `ip link set DEVICE xdp off` takes it off; \
              an MTU above the driver's limit for XDP (on many, 3,498) also refuses it",
@@ -58,13 +57,8 @@ impl Program {
         Ok(Program {
             addresses,
             sockets,
-            mode,
             _link: link,
         })
-    }
-
-    pub(crate) fn mode(&self) -> AttachMode {
-        self.mode
     }
 
     /// From now on, packets to this address that come by this queue go to this socket.
