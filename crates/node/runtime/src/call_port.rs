@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use provost_datapath::{BufferPool, FieldWriter, Interest, Nanos, ReceiveHeap, Step};
+use provost_datapath::{
+    BlockContent, BufferPool, FieldWriter, Interest, Nanos, ReceiveHeap, ReceivedBlock, Step,
+};
 use provost_frontend_grpc::{
     GrpcPort, NodeAnswer, NodeEvent, PortProgress, ServiceBinding, ServiceRefusal, WantedService,
 };
 use provost_wire::Code;
-
-use crate::freeze::NamedBlocks;
 
 /// The port of a gRPC client, or of calls that another node passes on. One runtime thread has it.
 pub trait CallPort: Send {
@@ -102,6 +102,9 @@ pub struct SavedPort {
     /// Duplicates of its descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
+
+/// Blocks of a receive heap that states of engines name, with what each is good for.
+pub type NamedBlocks = Vec<(ReceivedBlock, BlockContent)>;
 
 impl CallPort for GrpcPort {
     fn poll(&mut self, now: Nanos) -> PortProgress {

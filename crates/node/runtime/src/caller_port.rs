@@ -8,7 +8,8 @@ use provost_shm::Doorbell;
 
 use crate::call_port::CallPort;
 use crate::platform::{RuntimePlatform, WatchedSource};
-use crate::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
+use crate::poll_token::{KIND_APP, token};
+use crate::timers::BLOCKED_RETRY_NS;
 
 /// The port of an app or of another caller.
 pub(crate) enum CallerPort {

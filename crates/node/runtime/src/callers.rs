@@ -6,9 +6,12 @@ use provost_wire::Code;
 
 use crate::call_port::CallPort;
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, CallerAnswer, CallerEnding, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
+use crate::command::{CallerAnswer, CallerEnding, NewCaller, ServiceAnswer};
+use crate::events::RuntimeEvent;
+use crate::ids::{AppId, WaitMode};
 use crate::platform::RuntimePlatform;
-use crate::worker::{BATCH_SUBMISSIONS, KIND_APP, RuntimeWorker, token};
+use crate::poll_token::{KIND_APP, token};
+use crate::worker::{BATCH_SUBMISSIONS, RuntimeWorker};
 
 /// How long the connections of an app that is gone may take to end.
 const DETACH_LINGER_NS: Nanos = 3_000_000_000;

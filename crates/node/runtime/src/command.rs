@@ -1,25 +1,19 @@
-//! What the control plane tells a runtime, and what it hears from one.
+//! What the control plane tells a runtime.
 
 use std::sync::Arc;
 
-use provost_datapath::{ConnectionEnd, Datapath};
-use provost_frontend::{AppFault, AppPort};
-use provost_frontend_grpc::{NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal, WantedService};
+use provost_datapath::Datapath;
+use provost_frontend::AppPort;
+use provost_frontend_grpc::{NodeAnswer, ServiceBinding, ServiceRefusal};
 use provost_shm::Doorbell;
-use provost_wire::Code;
 
 use crate::call_port::CallPort;
 use crate::engines::FittedEngine;
-use crate::freeze::{AdoptedApp, FrozenRuntime};
+use crate::frozen::{AdoptedApp, FrozenRuntime};
+use crate::ids::{AppId, ConnectionId, WaitMode};
 use crate::inbox::DatapathWaker;
-use crate::reconfigure::{DescribeOrder, EngineFailed, ReconfigureOrder};
+use crate::orders::{DescribeOrder, ReconfigureOrder};
 use crate::reply::Reply;
-
-/// Number of an attachment.
-pub type AppId = u64;
-
-/// Number of a connection that the control plane gives it, unlike all others of the node.
-pub type ConnectionId = u64;
 
 /// What a runtime is told.
 pub enum RuntimeCommand {
@@ -98,15 +92,6 @@ pub struct CallerEnding {
     pub refusal: ServiceRefusal,
 }
 
-/// How a runtime waits for an app.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitMode {
-    /// It polls for the configured time, then sleeps.
-    Sleeps,
-    /// It polls for ever.
-    BusyPolls,
-}
-
 /// A connection that is to be polled.
 pub struct NewConnection {
     /// Its number at the control plane.
@@ -124,54 +109,4 @@ pub struct NewConnection {
     pub accepted_for: Option<u64>,
     /// Gets the connection's number, when the runtime polls it. It is dropped if the app is gone.
     pub opened: Reply<u32>,
-}
-
-/// What a runtime tells the control plane.
-#[derive(Debug)]
-pub enum RuntimeEvent {
-    /// An app did what only a broken or hostile library does. Its connections are ending.
-    Faulted { app: AppId, fault: AppFault },
-    /// Nothing of an app is left.
-    Detached { app: AppId },
-    Closed {
-        /// Its number at the control plane.
-        id: ConnectionId,
-        app: AppId,
-        /// Its number at the app.
-        connection: u32,
-        end: ConnectionEnd,
-    },
-    /// A gRPC client calls a service that it has not called before ([`RuntimeCommand::AnswerService`]).
-    ServiceWanted {
-        /// Which client, by its number.
-        app: AppId,
-        /// The service and the method that it calls.
-        wanted: WantedService,
-    },
-    /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).
-    NodeCall {
-        /// Which client, by its number.
-        app: AppId,
-        /// What it asks, or that it asks no more.
-        event: NodeEvent,
-    },
-    /// A gRPC client's connection has ended. The connections behind it are ending.
-    CallerEnded {
-        /// Which client, by its number.
-        app: AppId,
-        /// Why the connection has ended.
-        reason: String,
-    },
-    /// An engine failed, and something else has taken its place.
-    EngineFailed(Box<EngineFailed>),
-}
-
-impl RuntimeEvent {
-    /// The end of a connection of which its transport said nothing.
-    pub(crate) fn silent_end() -> ConnectionEnd {
-        ConnectionEnd {
-            code: Code::Unavailable,
-            reason: "the connection was dropped".to_owned(),
-        }
-    }
 }

@@ -2,7 +2,63 @@
 
 use std::collections::VecDeque;
 
-use crate::command::RuntimeEvent;
+use provost_datapath::ConnectionEnd;
+use provost_frontend::AppFault;
+use provost_frontend_grpc::{NodeEvent, WantedService};
+use provost_wire::Code;
+
+use crate::ids::{AppId, ConnectionId};
+use crate::orders::EngineFailed;
+
+/// What a runtime tells the control plane.
+#[derive(Debug)]
+pub enum RuntimeEvent {
+    /// An app did what only a broken or hostile library does. Its connections are ending.
+    Faulted { app: AppId, fault: AppFault },
+    /// Nothing of an app is left.
+    Detached { app: AppId },
+    Closed {
+        /// Its number at the control plane.
+        id: ConnectionId,
+        app: AppId,
+        /// Its number at the app.
+        connection: u32,
+        end: ConnectionEnd,
+    },
+    /// A gRPC client calls a service that it has not called before ([`RuntimeCommand::AnswerService`]).
+    ServiceWanted {
+        /// Which client, by its number.
+        app: AppId,
+        /// The service and the method that it calls.
+        wanted: WantedService,
+    },
+    /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).
+    NodeCall {
+        /// Which client, by its number.
+        app: AppId,
+        /// What it asks, or that it asks no more.
+        event: NodeEvent,
+    },
+    /// A gRPC client's connection has ended. The connections behind it are ending.
+    CallerEnded {
+        /// Which client, by its number.
+        app: AppId,
+        /// Why the connection has ended.
+        reason: String,
+    },
+    /// An engine failed, and something else has taken its place.
+    EngineFailed(Box<EngineFailed>),
+}
+
+impl RuntimeEvent {
+    /// The end of a connection of which its transport said nothing.
+    pub(crate) fn silent_end() -> ConnectionEnd {
+        ConnectionEnd {
+            code: Code::Unavailable,
+            reason: "the connection was dropped".to_owned(),
+        }
+    }
+}
 
 /// Where a runtime's events go: a bounded queue of the control plane.
 pub trait EventSink: Send {

@@ -13,11 +13,15 @@ mod command;
 mod engines;
 mod events;
 mod freeze;
+mod frozen;
+mod ids;
 mod inbox;
 mod load;
 mod mutation;
 mod numbered_slots;
+mod orders;
 mod platform;
+mod poll_token;
 mod polled_app;
 mod polled_datapath;
 mod reconfigure;
@@ -37,28 +41,28 @@ use std::time::Duration;
 use provost_datapath::Nanos;
 use provost_shm::{Doorbell, TimeSliceChoice, now_ns};
 
-pub use call_port::{CallPort, SavedPort};
+pub use call_port::{CallPort, NamedBlocks, SavedPort};
 pub use command::{
-    AppId, CallerAnswer, CallerEnding, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand,
-    RuntimeEvent, ServiceAnswer, WaitMode,
+    CallerAnswer, CallerEnding, NewApp, NewCaller, NewConnection, RuntimeCommand, ServiceAnswer,
 };
 pub use engines::{
     EngineProbation, EngineTag, FallbackEngine, FaultPlan, FittedEngine, PROBATION_NS, PROBATIONS_KEPT_MAX,
     StandIn, StartStandIn,
 };
-pub use events::{EventRefused, EventSink};
-pub use freeze::{
-    AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenRuntime, NamedBlocks, SavedApp,
-    SavedApps, SavedAround, SavedConnection, SavedEngineTag, SavedRange,
+pub use events::{EventRefused, EventSink, RuntimeEvent};
+pub use frozen::{
+    AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenRuntime, SavedApp, SavedApps,
+    SavedAround, SavedConnection, SavedEngineTag, SavedRange,
 };
+pub use ids::{AppId, ConnectionId, WaitMode};
 pub use inbox::DatapathWaker;
 pub use load::RuntimeLoad;
 pub use mutation::Mutation;
-pub use platform::{KernelPlatform, RuntimePlatform, WatchedSource};
-pub use reconfigure::{
+pub use orders::{
     DatapathDescription, DatapathListing, DescribeOrder, EngineFailed, FaultRemedy, NotReconfigured,
     PlannedEngine, ReconfigureOrder, ReconfigureReport, RetiredEngine,
 };
+pub use platform::{KernelPlatform, RuntimePlatform, WatchedSource};
 pub use relay::{RelayPort, RelayPortParts};
 pub use reply::Reply;
 pub use time_spent::TimeSpent;

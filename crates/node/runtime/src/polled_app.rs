@@ -5,10 +5,10 @@ use provost_ring::AdaptiveSpin;
 use provost_wire::limits::CONNECTION_PLACE_BITS;
 
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, WaitMode};
+use crate::ids::{AppId, WaitMode};
 use crate::platform::RuntimePlatform;
-use crate::timers::{TimerQueue, add_timer};
-use crate::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
+use crate::poll_token::{KIND_APP, token};
+use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 
 pub(crate) struct PolledApp {
     pub(crate) id: AppId,

@@ -10,14 +10,15 @@ use provost_frontend::{AppFault, NotPushed, Notice};
 use provost_ring::AdaptiveSpin;
 use provost_wire::descriptor::Parts;
 
-use crate::command::{ConnectionId, RuntimeEvent};
 use crate::engines::FittedEngine;
+use crate::events::RuntimeEvent;
+use crate::ids::ConnectionId;
 use crate::inbox::DatapathWaker;
 use crate::mutation::Mutation;
 use crate::numbered_slots::NumberedSlots;
 use crate::platform::{RuntimePlatform, WatchedSource};
+use crate::poll_token::{KIND_PATH, token};
 use crate::polled_app::PolledApp;
-use crate::worker::{KIND_PATH, token};
 
 pub(crate) struct PolledDatapath {
     pub(crate) id: ConnectionId,

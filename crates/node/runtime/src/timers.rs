@@ -5,6 +5,9 @@ use std::collections::BinaryHeap;
 
 use provost_datapath::Nanos;
 
+/// How often a full completion ring, or a stuck queue behind it, is tried again.
+pub(crate) const BLOCKED_RETRY_NS: Nanos = 1_000_000;
+
 /// Pending looks, by time. Whoever adds one keeps its time, and adds another only for an earlier one, so that there
 /// are few for each thing.
 pub(crate) struct TimerQueue {

@@ -11,18 +11,20 @@ use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS};
 use provost_shm::{Doorbell, Interest, Wait};
 
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, ConnectionId, NewApp, NewConnection, RuntimeCommand, RuntimeEvent, WaitMode};
-use crate::events::{EventQueue, EventSink};
-use crate::freeze::FrozenOrder;
+use crate::command::{NewApp, NewConnection, RuntimeCommand};
+use crate::events::{EventQueue, EventSink, RuntimeEvent};
+use crate::frozen::FrozenOrder;
+use crate::ids::{AppId, ConnectionId, WaitMode};
 use crate::inbox::CommandInbox;
 use crate::mutation::Mutation;
 use crate::numbered_slots::NumberedSlots;
+use crate::orders::ReconfigureOrder;
 use crate::platform::{RuntimePlatform, WatchedSource};
+use crate::poll_token::{KIND_APP, KIND_INBOX, KIND_PATH, KIND_SHIFT, token};
 use crate::polled_app::PolledApp;
 use crate::polled_datapath::{PolledDatapath, submit, sync_watch};
-use crate::reconfigure::ReconfigureOrder;
 use crate::time_spent::RoundOutcome;
-use crate::timers::{TimerQueue, add_timer};
+use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
 
 /// Submissions of one app that a round takes, at most.
@@ -31,22 +33,10 @@ pub(crate) const BATCH_SUBMISSIONS: usize = 64;
 const SOCKETS_TRIED_MAX: usize = 4;
 /// Rounds between two looks at the poller while something is polled.
 const ROUNDS_PER_POLL: u32 = 16;
-/// How often a full completion ring, or a stuck queue behind it, is tried again.
-pub(crate) const BLOCKED_RETRY_NS: Nanos = 1_000_000;
 /// How often an app's port is looked after while the app is active.
 const MAINTENANCE_NS: Nanos = 1_000_000_000;
 /// Polls in which a datapath whose transport has ended comes to its own end, unless the app's ring is full.
 const POLLS_TO_END_MAX: usize = 6;
-
-/// What an event of the poller, or a timer, is about: the kind in the high bits, a number in the low ones.
-const KIND_SHIFT: u32 = 32;
-const KIND_INBOX: u64 = 0;
-pub(crate) const KIND_APP: u64 = 1;
-pub(crate) const KIND_PATH: u64 = 2;
-
-pub(crate) fn token(kind: u64, number: u32) -> u64 {
-    kind << KIND_SHIFT | u64::from(number)
-}
 
 /// What polls the apps and datapaths of one runtime. Its thread, or a simulator, drives it from step to step.
 pub struct RuntimeWorker<P: RuntimePlatform> {
