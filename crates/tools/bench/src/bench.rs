@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use provost_figures::{Cell, Cells, Median, TargetOutcome, table};
-use serde::Serialize;
 
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
@@ -251,14 +250,4 @@ fn plot(folder: &Path, regime: CoreRegime, cells: &Cells) -> Result<(), Failure>
     };
     std::fs::create_dir_all(folder).doing(|| format!("make {}", folder.display()))?;
     plot.write(&folder.join(format!("rate-{}.svg", regime.name())))
-}
-
-/// Writes figures to a file.
-///
-/// # Errors
-/// It cannot be written.
-pub(crate) fn write<T: Serialize>(path: &Path, figures: &T) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(figures).map_err(std::io::Error::other);
-    let text = text.doing(|| "put the figures into JSON".into())?;
-    std::fs::write(path, text + "\n").doing(|| format!("write {}", path.display()))
 }

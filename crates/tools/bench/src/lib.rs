@@ -10,6 +10,7 @@ mod arguments;
 mod bench;
 mod bind;
 mod certificate;
+mod command_line;
 mod datagram;
 mod envoy;
 mod envoy_policy;
@@ -51,7 +52,7 @@ pub use failure::Failure;
 /// Runs the program with the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    match arguments::run() {
+    match command_line::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("provost-bench: {failure}");

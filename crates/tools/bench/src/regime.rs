@@ -6,8 +6,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::bench;
-use crate::failure::Failure;
+use crate::failure::{Doing, Failure};
 use crate::machine::{self, LoadedCores};
 
 /// What the cores do beside the setup that is measured.
@@ -85,8 +84,11 @@ pub(crate) fn measure_each<T>(
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn write<T: Serialize>(path: &Path, measured: &BTreeMap<&'static str, T>) -> Result<(), Failure> {
-    match measured.values().next() {
-        Some(only) if measured.len() == 1 => bench::write(path, only),
-        _ => bench::write(path, measured),
-    }
+    let text = match measured.values().next() {
+        Some(only) if measured.len() == 1 => serde_json::to_string_pretty(only),
+        _ => serde_json::to_string_pretty(measured),
+    };
+    let text = text.map_err(std::io::Error::other);
+    let text = text.doing(|| "put the figures into JSON".into())?;
+    std::fs::write(path, text + "\n").doing(|| format!("write {}", path.display()))
 }
