@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_skiplist::SkipMap;
 
-/// Keys at most.
 pub const KEYS_MAX: usize = 64 << 20;
 
 /// Keys with their values, in order.

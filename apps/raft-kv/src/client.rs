@@ -8,7 +8,6 @@ use provost_datagram::{Address, Call, CallError, Completion, Endpoint, Event, Ms
 use crate::operation::{ANSWER_BYTES_MAX, Operation, Request, RequestAnswer};
 use crate::replica::{STATUS_OK, method};
 
-/// Slots at most.
 pub const SLOTS_MAX: usize = 1 << 12;
 /// Calls to one member that are on their way.
 const CALLS_MAX: usize = 2 * SLOTS_MAX;

@@ -13,7 +13,6 @@ use crate::error::{Error, Place, Problem};
 /// The one proto2 file that may be imported: it declares options, of which no code is made.
 pub(crate) const DESCRIPTOR_PROTO: &str = "google/protobuf/descriptor.proto";
 
-/// All files, checked.
 pub(crate) struct Sources {
     /// In an order in which a file comes after those that it imports.
     pub(crate) files: Vec<FileDescriptorProto>,

@@ -32,7 +32,6 @@ pub mod golden {
 #[repr(C)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {
-    /// A value.
     pub value: u64,
 }
 

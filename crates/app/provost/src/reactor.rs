@@ -204,7 +204,6 @@ impl Timer {
         Poll::Pending
     }
 
-    /// Waits for it.
     pub(crate) async fn wait(mut self) {
         std::future::poll_fn(|context| self.poll(context)).await;
     }

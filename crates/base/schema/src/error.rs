@@ -27,7 +27,6 @@ pub enum SchemaErrorKind {
     TooMany {
         /// What there is too much of.
         what: &'static str,
-        /// The bound.
         max: usize,
     },
     /// proto2, or an edition.

@@ -5,9 +5,7 @@
 pub struct Schema {
     /// Messages, map entries not among them.
     pub messages: Vec<Message>,
-    /// Enums.
     pub enums: Vec<Enum>,
-    /// Services.
     pub services: Vec<Service>,
 }
 
@@ -77,12 +75,10 @@ impl Slot {
     }
 }
 
-/// A field.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// Name as in the source.
     pub name: String,
-    /// Field number.
     pub number: u32,
     /// The comment above it in the source.
     pub docs: String,
@@ -192,13 +188,11 @@ pub struct Enum {
 pub struct EnumValue {
     /// Name as in the source.
     pub name: String,
-    /// Its number.
     pub number: i32,
     /// The comment above it in the source.
     pub docs: String,
 }
 
-/// A service.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// Full name with its package.
@@ -209,16 +203,13 @@ pub struct Service {
     pub methods: Vec<Method>,
 }
 
-/// A method.
 #[derive(Clone, Debug)]
 pub struct Method {
     /// Name as in the source.
     pub name: String,
     /// The comment above it in the source.
     pub docs: String,
-    /// Request message.
     pub input: MessageId,
-    /// Response message.
     pub output: MessageId,
     /// Whether the client sends any number of messages.
     pub client_streaming: bool,

@@ -619,7 +619,6 @@ impl Head {
         }
     }
 
-    /// The header alone.
     pub(crate) fn header_alone(mut self) -> Head {
         self.length = HEADER_BYTES as u8;
         self

@@ -83,7 +83,6 @@ impl Verdicts {
         self.passed.add(1);
     }
 
-    /// A step waits.
     pub(crate) fn held(&self) {
         self.held.add(1);
     }

@@ -24,7 +24,6 @@ use provost_schema::{MessageId, Schema};
 enum Says {
     Pass,
     Deny,
-    /// For so long.
     Hold(u64),
     Fault,
 }
@@ -40,7 +39,6 @@ enum Event {
     Cancel(u8),
     /// The server answers, and with the flag ends the call.
     Answer(u8, bool),
-    /// Time passes.
     Wait(u64),
     /// The engine is polled with so much room in its outputs.
     Poll(u8),

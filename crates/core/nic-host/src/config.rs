@@ -18,7 +18,6 @@ pub struct HostConfig {
     /// Where messages of several packets are received, behind everything else: [`MessageAreas::lines`] for `sessions_max` connections. Without
     /// it, messages are of one packet.
     pub areas: Option<MessageAreas>,
-    /// Sessions at most.
     pub sessions_max: u16,
     /// Bytes of the largest packet.
     pub packet_bytes_max: u16,

@@ -26,7 +26,6 @@ pub(super) mod kind {
     pub(crate) const BEGIN: u16 = 1;
     /// What precedes the responses: metadata.
     pub(crate) const METADATA: u16 = 2;
-    /// A message.
     pub(crate) const MESSAGE: u16 = 3;
     /// There are no more requests.
     pub(crate) const END: u16 = 4;

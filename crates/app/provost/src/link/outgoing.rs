@@ -77,7 +77,6 @@ impl OutgoingMessage {
         self.message.as_ref().map_or(0, |message| message.window_bytes)
     }
 
-    /// The metadata block.
     pub(crate) fn metadata_block(&self) -> &[u8] {
         &self.metadata
     }

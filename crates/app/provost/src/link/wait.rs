@@ -304,7 +304,6 @@ impl Waiter {
         }
     }
 
-    /// Waits no more.
     pub(crate) fn leave(&mut self) {
         if !std::mem::take(&mut self.is_counted) {
             return;

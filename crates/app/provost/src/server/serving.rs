@@ -34,7 +34,6 @@ const SERVER_STOPPED: LocalEnd = LocalEnd {
     reason: "the server stopped",
 };
 
-/// Why serving ended.
 pub(super) enum Outcome {
     /// It was told to stop, and all calls are finished.
     ShutDown,
@@ -151,7 +150,6 @@ impl Serving {
         Ok(serving)
     }
 
-    /// Serves.
     pub(super) fn poll(
         &mut self,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,

@@ -171,7 +171,6 @@ impl ReceiveRange {
         Ok(at..at + (bytes / BLOCK_ALIGN_BYTES as u64) as u32)
     }
 
-    /// Unmaps a segment.
     pub(crate) fn unmap(&self, segment: Range<u32>) {
         let unit = BLOCK_ALIGN_BYTES as u64;
         let bytes = u64::from(segment.end - segment.start) * unit;

@@ -225,7 +225,6 @@ impl Service for Notes {
     }
 }
 
-/// Counts up.
 pub struct Counter {
     next: u64,
     count: u64,

@@ -37,7 +37,6 @@ const MESSAGE_BYTES_MAX: usize = 1_500;
 const CASES: u32 = 256;
 const STEPS_MAX: usize = 400;
 
-/// Something that happens.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Call {

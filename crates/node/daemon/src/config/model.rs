@@ -27,7 +27,6 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The threads of the data plane.
     pub runtime: RuntimeConfig,
-    /// Bounds.
     pub limits: LimitsConfig,
     /// How long things may take.
     pub timeouts: TimeoutsConfig,

@@ -168,7 +168,6 @@ pub enum ChangeError {
     TooMany {
         /// How many there would be.
         found: usize,
-        /// The most.
         most: usize,
     },
     /// The new order does not name each policy once.

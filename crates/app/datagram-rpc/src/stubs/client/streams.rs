@@ -28,7 +28,6 @@ pub(in crate::stubs) struct Streams {
 }
 
 impl Streams {
-    /// Ends all calls.
     pub(super) fn end(&mut self, status: &Status) {
         for (_, cell) in self.cells.drain() {
             cell.end(Err(status.clone()));
