@@ -45,7 +45,7 @@ use crate::permits::AppConnections;
 use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds, let_losers_go};
 use crate::quiesce_barrier::{QuiesceBarrier, QuiesceGuard};
 use crate::refusal::{Refusal, schema_hash};
-use crate::runtime::{Command, NewApp, Waiting};
+use crate::runtime::{NewApp, RuntimeCommand, WaitMode};
 use crate::runtimes::Runtimes;
 use crate::schemas::{BoundSchema, StoreError};
 use crate::segments::AnnouncedSegments;
@@ -319,11 +319,11 @@ impl AppServer {
     }
 
     /// How the service is to wait for an app.
-    fn waiting(&self, attach: &Attach) -> Result<Waiting, Refusal> {
+    fn waiting(&self, attach: &Attach) -> Result<WaitMode, Refusal> {
         let is_allowed = self.config.live().runtime.allow_app_busy_poll;
         match (attach.busy_poll, is_allowed) {
-            (false, _) => Ok(Waiting::Sleeps),
-            (true, true) => Ok(Waiting::BusyPolls),
+            (false, _) => Ok(WaitMode::Sleeps),
+            (true, true) => Ok(WaitMode::BusyPolls),
             (true, false) => {
                 let message = "the app asks for busy polling: set runtime.allow_app_busy_poll = true";
                 let message = self.config.refusal_by("runtime.allow_app_busy_poll", message);
@@ -354,7 +354,7 @@ impl AppServer {
         let runtime = &self.runtimes[app.endpoint.runtime];
         runtime.place_app();
         self.apps.insert(Rc::clone(app));
-        let told = runtime.send(Command::Attach(Box::new(new))).await;
+        let told = runtime.send(RuntimeCommand::Attach(Box::new(new))).await;
         told.map_err(|overloaded| {
             self.apps.remove(app.id());
             runtime.remove_app();
@@ -402,7 +402,7 @@ impl AppServer {
         app.control.iter().for_each(ControlSocket::shut_down);
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.runtimes[app.endpoint.runtime]
-            .send(Command::Detach(app.id()))
+            .send(RuntimeCommand::Detach(app.id()))
             .await
             .is_err()
         {
@@ -541,7 +541,7 @@ impl AppServer {
         app: &AttachedApp,
         mapped: &RegionMapped,
     ) -> Result<RequestOutcome, Refusal> {
-        let command = Command::RegionMapped {
+        let command = RuntimeCommand::RegionMapped {
             app: app.id(),
             generation: mapped.generation,
         };

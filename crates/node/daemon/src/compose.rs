@@ -19,7 +19,7 @@ use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, Side};
 
 use crate::policies::chain::PolicyEngine;
-use crate::runtime::{ConnectionId, Fitted, Guard, Planned, Tag};
+use crate::runtime::{ConnectionId, EngineTag, FaultPlan, FittedEngine, PlannedEngine};
 use crate::schemas::BoundSchema;
 use crate::transport::TransportKind;
 
@@ -207,25 +207,30 @@ fn in_order<T>(frontend: T, policies: impl IntoIterator<Item = T>, marshalling: 
 }
 
 /// The engines of a datapath with these policies.
-pub(crate) fn tags(policies: impl IntoIterator<Item = Tag>) -> Vec<Tag> {
-    in_order(Tag::FRONTEND, policies, Tag::MARSHALLING, Tag::TRANSPORT)
+pub(crate) fn tags(policies: impl IntoIterator<Item = EngineTag>) -> Vec<EngineTag> {
+    in_order(
+        EngineTag::FRONTEND,
+        policies,
+        EngineTag::MARSHALLING,
+        EngineTag::TRANSPORT,
+    )
 }
 
 /// The engines that a datapath is to have: what connects it to its app and its schema stays.
-pub(crate) fn planned(policies: Vec<Planned>, transport: Planned) -> Vec<Planned> {
+pub(crate) fn planned(policies: Vec<PlannedEngine>, transport: PlannedEngine) -> Vec<PlannedEngine> {
     in_order(
-        Planned::Keep(Tag::FRONTEND),
+        PlannedEngine::Keep(EngineTag::FRONTEND),
         policies,
-        Planned::Keep(Tag::MARSHALLING),
+        PlannedEngine::Keep(EngineTag::MARSHALLING),
         transport,
     )
 }
 
 /// The place of the policies among the engines of a saved datapath; none, if that has another order.
-pub(crate) fn policies_among(saved: &[Tag]) -> Option<std::ops::Range<usize>> {
+pub(crate) fn policies_among(saved: &[EngineTag]) -> Option<std::ops::Range<usize>> {
     let policies = 1..saved.len().checked_sub(2)?.max(1);
     let of_policies = saved.get(policies.clone())?.iter().copied();
-    let is_policy = |tag: &Tag| *tag >= Tag::FIRST_POLICY;
+    let is_policy = |tag: &EngineTag| *tag >= EngineTag::FIRST_POLICY;
     (tags(of_policies.clone()) == saved && of_policies.clone().all(|tag| is_policy(&tag))).then_some(policies)
 }
 
@@ -244,18 +249,18 @@ pub(crate) fn datapath(
     policies: Vec<PolicyEngine>,
     transport: EngineStart,
     saved: Option<SavedConnection<'_>>,
-) -> Result<(Datapath, Vec<Fitted>), RestoreError> {
+) -> Result<(Datapath, Vec<FittedEngine>), RestoreError> {
     let fixed = |tag, start| PolicyEngine {
         start,
-        fitted: Fitted::new(tag, Guard::default()),
+        fitted: FittedEngine::new(tag, FaultPlan::default()),
     };
     let engines = in_order(
-        fixed(Tag::FRONTEND, spec.frontend(signals)),
+        fixed(EngineTag::FRONTEND, spec.frontend(signals)),
         policies,
-        fixed(Tag::MARSHALLING, spec.marshalling()),
-        fixed(Tag::TRANSPORT, transport),
+        fixed(EngineTag::MARSHALLING, spec.marshalling()),
+        fixed(EngineTag::TRANSPORT, transport),
     );
-    let (starts, fitted): (Vec<EngineStart>, Vec<Fitted>) = engines
+    let (starts, fitted): (Vec<EngineStart>, Vec<FittedEngine>) = engines
         .into_iter()
         .map(|engine| (engine.start, engine.fitted))
         .unzip();
@@ -302,11 +307,17 @@ mod tests {
 
     #[test]
     fn a_saved_datapath_has_the_order_of_a_fresh_one() {
-        let policies = [Tag(16), Tag(40)];
+        let policies = [EngineTag(16), EngineTag(40)];
         let all = tags(policies);
         assert_eq!(
             all,
-            [Tag::FRONTEND, Tag(16), Tag(40), Tag::MARSHALLING, Tag::TRANSPORT]
+            [
+                EngineTag::FRONTEND,
+                EngineTag(16),
+                EngineTag(40),
+                EngineTag::MARSHALLING,
+                EngineTag::TRANSPORT
+            ]
         );
         assert_eq!(policies_among(&all), Some(1..3));
         assert_eq!(policies_among(&tags([])), Some(1..1));
@@ -322,8 +333,8 @@ mod tests {
     fn no_other_file_knows_the_order_of_engines() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let fixed = [
-            "Tag::FRONTEND",
-            "Tag::MARSHALLING",
+            "EngineTag::FRONTEND",
+            "EngineTag::MARSHALLING",
             "Frontend::new(",
             "Marshalling::new(",
         ];

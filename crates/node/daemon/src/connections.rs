@@ -22,7 +22,7 @@ use crate::permits::Permits;
 use crate::policies::Instance;
 use crate::policies::chain::Chain;
 use crate::refusal::Refusal;
-use crate::runtime::{self, AppId, Command, ConnectionId, NewConnection, PathWaker, Tag};
+use crate::runtime::{self, AppId, ConnectionId, DatapathWaker, EngineTag, NewConnection, RuntimeCommand};
 use crate::runtimes::Runtimes;
 
 pub(crate) struct ConnectionRegistry {
@@ -45,13 +45,13 @@ pub(crate) struct OpenConnection {
     /// The same, as its policies are told of it.
     pub(crate) context: Arc<DatapathContext>,
     pub(crate) signals: Arc<ConnectionSignals>,
-    waker: Arc<PathWaker>,
+    waker: Arc<DatapathWaker>,
     /// How often its engines were changed: its runtime counts, this is the last that was heard of.
     pub(crate) revision: u64,
     /// Its policies, in order.
     pub(crate) chain: Vec<Arc<Instance>>,
     /// Policies that apply to it and that it goes without, as they failed or did not fit.
-    pub(crate) without: Vec<Tag>,
+    pub(crate) without: Vec<EngineTag>,
     /// Why it has not migrated to the transport that its route names, if it should have.
     pub(crate) stays_because: Option<String>,
 }
@@ -218,7 +218,7 @@ pub(crate) struct ConnectionOpening {
     pub(crate) spec: Arc<ConnectionSpec>,
     pub(crate) context: Arc<DatapathContext>,
     pub(crate) signals: Arc<ConnectionSignals>,
-    pub(crate) waker: Arc<PathWaker>,
+    pub(crate) waker: Arc<DatapathWaker>,
 }
 
 /// A connection that drains and live changes know of, and that its runtime does not poll yet.
@@ -302,7 +302,9 @@ impl EnteredConnection {
         runtimes: &Runtimes,
     ) -> Result<u32, Refusal> {
         let id = self.connection.id;
-        let told = runtimes[self.runtime].send(Command::Open(self.connection)).await;
+        let told = runtimes[self.runtime]
+            .send(RuntimeCommand::Open(self.connection))
+            .await;
         let opened = match told {
             Ok(()) => self
                 .number

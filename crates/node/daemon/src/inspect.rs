@@ -10,11 +10,13 @@ use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
 use crate::policies::table::Entry;
 use crate::policies::{Attachment, KindDescription, Origin};
-use crate::runtime::{self, AppId, Command, ConnectionId, Describe, PathDescription, Tag};
+use crate::runtime::{
+    self, AppId, ConnectionId, DatapathDescription, DescribeOrder, EngineTag, RuntimeCommand,
+};
 use crate::transport::TransportKind;
 
 #[derive(Clone, Debug)]
-pub(crate) struct DatapathDescription {
+pub(crate) struct DatapathReport {
     /// Number of its connection on the node.
     pub(crate) connection: ConnectionId,
     pub(crate) app: Arc<AppIdentity>,
@@ -86,15 +88,15 @@ pub(crate) struct EngineKindDescription {
 }
 
 /// All datapaths, by connection.
-pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathDescription> {
+pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathReport> {
     let mut paths = polled(plane).await.paths;
     let connections = plane.connections.all();
-    let mut all: Vec<DatapathDescription> = connections
+    let mut all: Vec<DatapathReport> = connections
         .iter()
         .filter_map(|(id, connection)| {
             let path = paths.remove(id)?;
             let context = &connection.context;
-            let name = |tag: Tag| {
+            let name = |tag: EngineTag| {
                 let mut chain = connection.chain.iter();
                 let instance = chain.find(|instance| instance.tag == tag);
                 instance.map(|instance| Arc::clone(&instance.name))
@@ -103,7 +105,7 @@ pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathDescription> 
                 engine,
                 policy: name(tag),
             });
-            Some(DatapathDescription {
+            Some(DatapathReport {
                 connection: *id,
                 app: Arc::clone(&context.app),
                 side: context.side,
@@ -130,7 +132,7 @@ pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathDescription> 
 /// What runtimes know of what they poll.
 #[derive(Default)]
 pub(crate) struct Polled {
-    pub(crate) paths: HashMap<ConnectionId, PathDescription>,
+    pub(crate) paths: HashMap<ConnectionId, DatapathDescription>,
     /// Bytes of the apps' receive heaps.
     pub(crate) receive_heaps: HashMap<AppId, u64>,
 }
@@ -147,7 +149,7 @@ async fn ask(plane: &ControlPlane, runtime: usize, polled: &mut Polled) {
     let mut from = Some(0);
     while let Some(at) = from.take() {
         let (answer, hears) = runtime::reply();
-        let question = Command::Describe(Box::new(Describe { from: at, answer }));
+        let question = RuntimeCommand::Describe(Box::new(DescribeOrder { from: at, answer }));
         // A runtime that takes no command, or ends, has nothing to say.
         if plane.runtimes[runtime].send(question).await.is_err() {
             break;

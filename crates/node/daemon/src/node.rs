@@ -41,7 +41,7 @@ use crate::policies::{Change, ChangeError, KeptPolicies, Mode, Policies, Registr
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::relay::RelayAccess;
 use crate::reload::{ReloadError, Reloaded};
-use crate::runtime::{Command, Overloaded};
+use crate::runtime::{Overloaded, RuntimeCommand};
 use crate::runtime_events::{self, EventsOfRuntimes};
 use crate::runtimes::Runtimes;
 use crate::schema_learning::SchemaLearning;
@@ -756,7 +756,7 @@ async fn succeed(
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
     predecessor.commit()?;
     for (runtime, apps) in plane.runtimes.iter().zip(taken.restored.adopted) {
-        let told = runtime.send(Command::Adopt(Box::new(apps))).await;
+        let told = runtime.send(RuntimeCommand::Adopt(Box::new(apps))).await;
         told.map_err(StartError::Adopt)?;
     }
     // Only now: nobody waits for the log while the service rests.

@@ -34,7 +34,7 @@ use crate::connect::Connector;
 use crate::connections::OpenConnection;
 use crate::log::{self, EventSubject};
 use crate::refusal::Refusal;
-use crate::runtime::{AppId, Command, ConnectionId};
+use crate::runtime::{AppId, ConnectionId, RuntimeCommand};
 use crate::schemas::BoundSchema;
 use crate::services::Offer;
 use crate::transport::EstablishedPeer;
@@ -182,7 +182,7 @@ impl RelayAccess {
         self.connector.apps.insert(Rc::clone(app));
         self.relays.borrow_mut().insert(app.id(), Rc::clone(relay));
         let new = Box::new(NewCaller { app: app.id(), port });
-        if let Err(overloaded) = runtime.send(Command::AttachCaller(new)).await {
+        if let Err(overloaded) = runtime.send(RuntimeCommand::AttachCaller(new)).await {
             runtime.remove_app();
             self.connector.apps.remove(app.id());
             self.forget(app.id());
@@ -215,7 +215,7 @@ impl RelayAccess {
 
     async fn detach(&self, relay: &NodeRelay) {
         relay.give_up();
-        let command = || Command::Detach(relay.app.id());
+        let command = || RuntimeCommand::Detach(relay.app.id());
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.connector.runtimes[relay.runtime()]
             .send(command())
@@ -294,7 +294,7 @@ impl RelayAccess {
                     message: refusal.message,
                 }),
             };
-            let command = Command::AnswerService(Box::new(answer));
+            let command = RuntimeCommand::AnswerService(Box::new(answer));
             if let Err(error) = access.connector.runtimes[relay.runtime()].send(command).await {
                 tracing::error!(%error, "calls that are passed on were not answered");
             }
@@ -386,7 +386,7 @@ impl RelayAccess {
                         .to_owned(),
                 },
             };
-            let command = Command::EndCaller(Box::new(ending));
+            let command = RuntimeCommand::EndCaller(Box::new(ending));
             if self.connector.runtimes[relay.runtime()]
                 .send(command)
                 .await

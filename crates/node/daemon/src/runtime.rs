@@ -5,20 +5,18 @@ use std::io;
 use std::ops::Deref;
 use std::time::Duration;
 
-use provost_runtime::{EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
+use provost_runtime::{EventRefused, EventSink, RuntimeHandle};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 pub use provost_runtime::{
-    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase,
-    DatapathDescription as PathDescription, DatapathWaker as PathWaker, DescribeOrder as Describe,
-    EngineFailed, EngineProbation as Probation, EngineTag as Tag, FallbackEngine, FaultPlan as Guard,
-    FaultRemedy as Remedy, FittedEngine as Fitted, FrozenRuntime as Frozen, NewApp, NewConnection,
-    NotReconfigured, PROBATION_NS, PROBATIONS_KEPT_MAX, PlannedEngine as Planned, QUEUEING_SECONDS,
-    ReconfigureOrder as Reconfigure, ReconfigureReport as Done, Reply, RuntimeCommand as Command,
-    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedApps, SavedAround,
-    SavedConnection, StandIn, TimeSpent as Spent, WaitMode as Waiting,
+    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase, DatapathDescription,
+    DatapathWaker, DescribeOrder, EngineFailed, EngineProbation, EngineTag, FallbackEngine, FaultPlan,
+    FaultRemedy, FittedEngine, FrozenRuntime, NewApp, NewConnection, NotReconfigured, PROBATION_NS,
+    PROBATIONS_KEPT_MAX, PlannedEngine, QUEUEING_SECONDS, ReconfigureOrder, ReconfigureReport, Reply,
+    RuntimeCommand, RuntimeEvent, RuntimeOptions, RuntimeTraffic, SavedApp, SavedApps, SavedAround,
+    SavedConnection, StandIn, TimeSpent, WaitMode,
 };
 
 /// Between two attempts to give a command to a runtime whose inbox is full.
@@ -45,7 +43,7 @@ impl Runtime {
     }
 
     /// Gives it a command, waiting a while if its inbox is full.
-    pub async fn send(&self, mut command: Command) -> Result<(), Overloaded> {
+    pub async fn send(&self, mut command: RuntimeCommand) -> Result<(), Overloaded> {
         for _ in 0..ATTEMPTS_MAX {
             match self.0.try_send(command) {
                 Ok(()) => return Ok(()),

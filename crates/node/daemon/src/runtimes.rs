@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::config::Config;
-use crate::runtime::{self, Command, Frozen, Overloaded, Runtime, RuntimeEvent, RuntimeOptions, Waiting};
+use crate::runtime::{
+    self, FrozenRuntime, Overloaded, Runtime, RuntimeCommand, RuntimeEvent, RuntimeOptions, WaitMode,
+};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
@@ -37,9 +39,9 @@ impl Runtimes {
         let options = RuntimeOptions {
             spin_ns: config.runtime.spin_us * 1000,
             waiting: if config.runtime.busy_poll {
-                Waiting::BusyPolls
+                WaitMode::BusyPolls
             } else {
-                Waiting::Sleeps
+                WaitMode::Sleeps
             },
             time_slice: config.runtime.time_slice.choice(),
             completion_stall_ns: config.timeouts.completion_stall_ms * 1_000_000,
@@ -74,11 +76,11 @@ impl Runtimes {
 
     /// Has all of them rest, and waits until the control plane has heard their last events. On failure those that rest go
     /// on.
-    pub(crate) async fn freeze(&self, limit: Duration) -> Result<Vec<Frozen>, NotFrozen> {
+    pub(crate) async fn freeze(&self, limit: Duration) -> Result<Vec<FrozenRuntime>, NotFrozen> {
         let mut waiting = Vec::with_capacity(self.all.len());
         for runtime in &self.all {
             let (frozen, when_frozen) = runtime::reply();
-            runtime.send(Command::Freeze(frozen)).await?;
+            runtime.send(RuntimeCommand::Freeze(frozen)).await?;
             waiting.push(when_frozen);
         }
         let mut all = Vec::with_capacity(waiting.len());

@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::control_plane::ControlPlane;
 use crate::policies::warnings::PolicyWarnings;
-use crate::runtime::Spent;
+use crate::runtime::TimeSpent;
 
 /// Requests that wait for the control plane, at most.
 const REQUESTS_MAX: usize = 64;
@@ -24,7 +24,7 @@ pub(crate) struct Desk {
     /// When this process began to serve.
     pub(crate) began: Instant,
     /// What runtimes' threads had spent their time with at the last look.
-    pub(crate) spent: RefCell<Vec<Spent>>,
+    pub(crate) spent: RefCell<Vec<TimeSpent>>,
     /// What was said of the policies at the last look.
     pub(crate) policy_warnings: RefCell<PolicyWarnings>,
     /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.

@@ -8,7 +8,7 @@ use provost_engine::{MetricDescription, MetricSink};
 
 use crate::config::{RouteConfig, RouteTransport};
 use crate::control_plane::ControlPlane;
-use crate::inspect::{self, AttachedBy, DatapathDescription};
+use crate::inspect::{self, AttachedBy, DatapathReport};
 use crate::live_change::JournalEntry;
 use crate::policies::Origin;
 use crate::runtime::AppId;
@@ -116,7 +116,7 @@ fn endpoint_of(desk: &Desk, address: &str) -> v1::Endpoint {
 /// The datapaths that were asked for, by connection.
 pub(crate) async fn datapaths(desk: &Desk, asked: &v1::ListDatapathsRequest) -> v1::ListDatapathsResponse {
     let all = inspect::datapaths(&desk.plane).await;
-    let is_asked = |datapath: &DatapathDescription| {
+    let is_asked = |datapath: &DatapathReport| {
         let app = &datapath.app;
         let of_app = asked.app.is_empty() || *app.name == *asked.app || app.id.to_string() == asked.app;
         of_app && (asked.service.is_empty() || *datapath.service == *asked.service)
@@ -125,7 +125,7 @@ pub(crate) async fn datapaths(desk: &Desk, asked: &v1::ListDatapathsRequest) -> 
     v1::ListDatapathsResponse { datapaths }
 }
 
-fn datapath(datapath: DatapathDescription) -> v1::Datapath {
+fn datapath(datapath: DatapathReport) -> v1::Datapath {
     let engine = |line: inspect::EngineLine| v1::Engine {
         kind: line.engine.kind.to_owned(),
         version: line.engine.version,

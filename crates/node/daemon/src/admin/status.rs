@@ -12,7 +12,7 @@ use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
 use crate::inspect::{self, PolicyDescription};
 use crate::observe;
-use crate::runtime::{Runtime, Spent};
+use crate::runtime::{Runtime, TimeSpent};
 
 use super::Role;
 use super::desk::Desk;
@@ -142,7 +142,7 @@ fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
     for connection in plane.connections.all().values() {
         *datapaths.entry(connection.spec.app.runtime).or_default() += 1;
     }
-    let spent: Vec<Spent> = plane.runtimes.iter().map(|runtime| runtime.spent()).collect();
+    let spent: Vec<TimeSpent> = plane.runtimes.iter().map(|runtime| runtime.spent()).collect();
     let before = desk.spent.replace(spent.clone());
     let describe = |(number, runtime): (usize, &Runtime)| v1::Runtime {
         number: number as u32,
@@ -154,8 +154,8 @@ fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
 }
 
 /// The part of the time between two looks in which a thread had work.
-fn busy(now: Spent, before: Spent) -> f64 {
-    let all = |spent: Spent| spent.busy_ns + spent.polling_ns + spent.asleep_ns;
+fn busy(now: TimeSpent, before: TimeSpent) -> f64 {
+    let all = |spent: TimeSpent| spent.busy_ns + spent.polling_ns + spent.asleep_ns;
     let busy = now.busy_ns.saturating_sub(before.busy_ns) as f64;
     let all = all(now).saturating_sub(all(before)) as f64;
     (busy / all.max(1.0)).min(1.0)
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn a_thread_is_as_busy_as_it_had_work_since_the_last_look() {
-        let spent = |busy_ns, polling_ns, asleep_ns| Spent {
+        let spent = |busy_ns, polling_ns, asleep_ns| TimeSpent {
             busy_ns,
             polling_ns,
             asleep_ns,
             sleeps: 1,
         };
-        assert_eq!(busy(spent(25, 25, 50), Spent::default()), 0.25);
+        assert_eq!(busy(spent(25, 25, 50), TimeSpent::default()), 0.25);
         assert_eq!(busy(spent(75, 25, 50), spent(25, 25, 50)), 1.0);
         assert_eq!(busy(spent(25, 25, 50), spent(25, 25, 50)), 0.0);
     }

@@ -41,7 +41,7 @@ use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
 use crate::policies::matches;
 use crate::quiesce_barrier::QuiesceGuard;
 use crate::refusal::Refusal;
-use crate::runtime::{AppId, Command};
+use crate::runtime::{AppId, RuntimeCommand};
 
 /// Clients that have connected and were not admitted yet, as they have called nothing. When there are more, one of the user or
 /// the network that has most of them makes room.
@@ -219,7 +219,7 @@ impl GrpcAccess {
         // Before its runtime can say anything of it.
         self.clients.insert(&client);
         let new = Box::new(NewCaller { app: client.id, port });
-        if runtime.send(Command::AttachCaller(new)).await.is_err() {
+        if runtime.send(RuntimeCommand::AttachCaller(new)).await.is_err() {
             self.forget(client.id);
             runtime.remove_app();
             return;
@@ -289,7 +289,7 @@ impl GrpcAccess {
 
     async fn detach(&self, client: &GrpcClient) {
         client.give_up();
-        let command = || Command::Detach(client.id);
+        let command = || RuntimeCommand::Detach(client.id);
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.runtimes[client.runtime].send(command()).await.is_err() {
             tracing::error!(app = client.id, "a runtime thread takes no commands");
@@ -371,7 +371,7 @@ impl GrpcAccess {
                     message: refusal.message,
                 }),
             };
-            let command = Command::AnswerService(Box::new(answer));
+            let command = RuntimeCommand::AnswerService(Box::new(answer));
             if let Err(error) = access.runtimes[client.runtime].send(command).await {
                 tracing::error!(%error, "a gRPC client was not answered");
             }
@@ -509,7 +509,7 @@ impl GrpcAccess {
         }
         // A runtime that takes no command for seconds has others to fear for.
         if self.runtimes[client.runtime]
-            .send(Command::DrainCaller(client.id))
+            .send(RuntimeCommand::DrainCaller(client.id))
             .await
             .is_err()
         {
@@ -526,7 +526,7 @@ impl GrpcAccess {
                 message: "the service on this node is being replaced: call again".to_owned(),
             },
         };
-        let command = Command::EndCaller(Box::new(ending));
+        let command = RuntimeCommand::EndCaller(Box::new(ending));
         if self.runtimes[client.runtime].send(command).await.is_err() {
             tracing::error!(app = client.id, "a runtime thread takes no commands");
         }

@@ -16,7 +16,7 @@ use super::state::FORMAT;
 use super::{HOT_RESTART_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::control_plane::ControlPlane;
 use crate::grpc::CarriedClients;
-use crate::runtime::Frozen;
+use crate::runtime::FrozenRuntime;
 use crate::runtimes::NotFrozen;
 
 /// How long the new process may take to get ready, when nothing else is asked for. Nobody waits for it meanwhile.
@@ -31,13 +31,13 @@ const REQUESTS_WAIT: Duration = Duration::from_secs(2);
 /// Another process goes on.
 pub(crate) struct Replaced {
     pub(crate) report: UpgradeReport,
-    frozen: Vec<Frozen>,
+    frozen: Vec<FrozenRuntime>,
 }
 
 impl Replaced {
     /// Ends the runtimes of this one.
     pub(crate) fn leave(self) {
-        self.frozen.into_iter().for_each(Frozen::leave);
+        self.frozen.into_iter().for_each(FrozenRuntime::leave);
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) async fn replace(
     let transferred = match handed {
         Ok(transferred) => transferred,
         Err(error) => {
-            frozen.into_iter().for_each(Frozen::thaw);
+            frozen.into_iter().for_each(FrozenRuntime::thaw);
             tracing::info!(process, "thawed");
             return Err(error);
         }
@@ -165,7 +165,7 @@ struct TransferredState {
 
 async fn transfer_state(
     plane: &ControlPlane,
-    frozen: &[Frozen],
+    frozen: &[FrozenRuntime],
     successor: Successor,
     reader: &save::StateReader<'_>,
     limit: Duration,

@@ -35,8 +35,8 @@ use crate::permits::{AppConnections, Permit};
 use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
 use crate::policies::{Instance, closed};
 use crate::runtime::{
-    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase, Fitted, Guard, NewApp,
-    Tag, Waiting,
+    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase, EngineTag, FaultPlan,
+    FittedEngine, NewApp, WaitMode,
 };
 use crate::schemas::BoundSchema;
 use crate::segments::AnnouncedSegments;
@@ -737,7 +737,7 @@ impl<'a> ConnectionBuilder<'a> {
         context: &Arc<DatapathContext>,
     ) -> Result<Chain, String> {
         let engines = &connection.state.engines;
-        let tags: Vec<Tag> = engines.iter().map(|engine| Tag(engine.tag)).collect();
+        let tags: Vec<EngineTag> = engines.iter().map(|engine| EngineTag(engine.tag)).collect();
         let policies =
             policies_among(&tags).ok_or("its engines are in an order that this version does not know")?;
         let mut attached = self.plane.policies.table().chain(context);
@@ -763,21 +763,21 @@ fn policy(
     instance: Arc<Instance>,
     context: &Arc<DatapathContext>,
 ) -> Result<PreparedPolicy, String> {
-    let guard = Guard {
+    let guard = FaultPlan {
         probation: None,
         stand_in: stand_in(&instance, context),
     };
     let engine = if engine.stands_in {
         PolicyEngine {
             start: closed::start(&instance.name, &Arc::new(instance.datapath_context(context))),
-            fitted: Fitted::standing_in(instance.tag, guard),
+            fitted: FittedEngine::standing_in(instance.tag, guard),
         }
     } else {
         let prepared = instance.prepare(context);
         let prepared = prepared.map_err(|error| format!("policy \"{}\": {error}", instance.name))?;
         PolicyEngine {
             start: started(prepared),
-            fitted: Fitted::new(instance.tag, guard),
+            fitted: FittedEngine::new(instance.tag, guard),
         }
     };
     Ok(PreparedPolicy { instance, engine })
@@ -863,9 +863,9 @@ fn enter(
         port,
         doorbell,
         waiting: if app.state.busy_poll {
-            Waiting::BusyPolls
+            WaitMode::BusyPolls
         } else {
-            Waiting::Sleeps
+            WaitMode::Sleeps
         },
     }))
 }

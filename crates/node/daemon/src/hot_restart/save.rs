@@ -16,7 +16,7 @@ use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
 use crate::grpc::CarriedClient;
 use crate::observe;
-use crate::runtime::{AppId, Frozen, SavedApp, SavedAround, SavedConnection, Waiting, save_apps};
+use crate::runtime::{AppId, FrozenRuntime, SavedApp, SavedAround, SavedConnection, WaitMode, save_apps};
 use crate::transport::listener_name;
 
 /// Bytes of the states of all gRPC clients, at most. Those beyond it are not carried.
@@ -94,7 +94,7 @@ fn policies(plane: &ControlPlane) -> io::Result<state::Policies> {
 /// Saves the whole node. Its barriers are closed and its runtimes rest.
 pub(super) async fn node(
     plane: &ControlPlane,
-    frozen: &[Frozen],
+    frozen: &[FrozenRuntime],
     reader: &StateReader<'_>,
 ) -> io::Result<Saved> {
     let heaps: Arc<[(AppId, SendHeap)]> = {
@@ -336,7 +336,7 @@ impl Writer<'_> {
         });
         Ok(state::App {
             id: saved.app,
-            busy_poll: saved.waiting == Waiting::BusyPolls,
+            busy_poll: saved.waiting == WaitMode::BusyPolls,
             port: saved.port,
             places: saved.places,
             stuck: stuck.map(|(connection, step)| state::Stuck { connection, step }),

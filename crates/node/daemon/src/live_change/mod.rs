@@ -21,7 +21,7 @@
 //!   now or, where it cannot read that, from its checkpoint: what it had saved itself when it was retired. A datapath keeps
 //!   one checkpoint for each of its engines, until the change is on probation ([`EngineCheckpoints`]).
 //! - **OnProbation**: the runtime puts the fallback of the failed engine back at once, with the state of the moment of the
-//!   change, so that no call ends by it ([`crate::runtime::Probation`]); then the change is taken back everywhere
+//!   change, so that no call ends by it ([`crate::runtime::EngineProbation`]); then the change is taken back everywhere
 //!   ([`LiveChanges::take_back`]). A transport that is migrated to has no probation: the old one stays beside it until its
 //!   calls have ended.
 //! - **Committed**: what fails later is what the attachment's `on_fault` says.
@@ -45,7 +45,8 @@ use crate::connections::ConnectionRegistry;
 use crate::counts::Counts;
 use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Report, Table, listing};
 use crate::runtime::{
-    self, Command, ConnectionId, Done, EngineFailed, NotReconfigured, Reconfigure, Remedy, Tag,
+    self, ConnectionId, EngineFailed, EngineTag, FaultRemedy, NotReconfigured, ReconfigureOrder,
+    ReconfigureReport, RuntimeCommand,
 };
 use crate::runtimes::Runtimes;
 use crate::transport::{EstablishedPeer, TransportOptions};
@@ -112,7 +113,7 @@ struct LiveChange {
     state: ChangeState,
     since: Instant,
     /// The instances that it brought.
-    brought: Vec<Tag>,
+    brought: Vec<EngineTag>,
     journal: Rc<ChangeJournal>,
 }
 
@@ -244,7 +245,7 @@ impl LiveChanges {
         made: PreparedTable,
         transition: &mut TableTransition<'_>,
     ) -> Result<(), ChangeError> {
-        let is_new = |tag: &Tag| !old.instances().any(|known| known.tag == *tag);
+        let is_new = |tag: &EngineTag| !old.instances().any(|known| known.tag == *tag);
         let mut change = LiveChange {
             id,
             state: ChangeState::Prepared,
@@ -407,14 +408,16 @@ impl LiveChanges {
     /// Asks the runtime of a datapath to change it.
     async fn ask(&self, prepared: PreparedDatapath) -> Result<AskedDatapath, ChangeError> {
         let (done, hears) = runtime::reply();
-        let reconfigure = Reconfigure {
+        let reconfigure = ReconfigureOrder {
             connection: prepared.connection(),
             expected: prepared.from.engines(),
             planned: prepared.planned,
             done,
         };
         let runtime = &self.runtimes[prepared.context.runtime];
-        let told = runtime.send(Command::Reconfigure(Box::new(reconfigure))).await;
+        let told = runtime
+            .send(RuntimeCommand::Reconfigure(Box::new(reconfigure)))
+            .await;
         told.map_err(|_| ChangeError::Overloaded)?;
         Ok(AskedDatapath {
             context: prepared.context,
@@ -465,7 +468,7 @@ impl LiveChanges {
             return;
         }
         self.note_failure(&failed);
-        if matches!(failed.remedy, Remedy::WentBack | Remedy::Withdrawn) {
+        if matches!(failed.remedy, FaultRemedy::WentBack | FaultRemedy::Withdrawn) {
             self.policies.history.note_failure(failed.tag, &failed.reason);
             tokio::task::spawn_local(Rc::clone(self).take_back(failed.tag));
         }
@@ -482,7 +485,7 @@ impl LiveChanges {
             if let Some(at) = chain.position(|instance| instance.tag == failed.tag) {
                 let instance = Arc::clone(&connection.chain[at]);
                 engine = (instance.name.to_string(), instance.kind.version());
-                if failed.remedy != Remedy::Denies {
+                if failed.remedy != FaultRemedy::Denies {
                     connection.without.push(failed.tag);
                     match &fallback {
                         Some(fallback) => connection.chain[at] = Arc::clone(fallback),
@@ -513,7 +516,7 @@ impl LiveChanges {
     }
 
     /// Takes the change back everywhere that brought an instance, as an engine of it has failed on probation.
-    async fn take_back(self: Rc<Self>, tag: Tag) {
+    async fn take_back(self: Rc<Self>, tag: EngineTag) {
         let _turn = self.policies.hold().await;
         let old = self.policies.table();
         let mut next = (*old).clone();
@@ -547,7 +550,7 @@ impl LiveChanges {
     }
 
     /// The change that brought an instance ends; its number, unless it was settled.
-    fn roll_back_after_probation(&self, tag: Tag) -> Option<u64> {
+    fn roll_back_after_probation(&self, tag: EngineTag) -> Option<u64> {
         let mut on_probation = self.on_probation.borrow_mut();
         let at = on_probation
             .iter()
@@ -572,7 +575,7 @@ struct AskedDatapath {
     context: Arc<DatapathContext>,
     from: DatapathShape,
     to: DatapathShape,
-    done: oneshot::Receiver<Result<Done, NotReconfigured>>,
+    done: oneshot::Receiver<Result<ReconfigureReport, NotReconfigured>>,
 }
 
 /// Whether what comes is new.
@@ -639,7 +642,7 @@ impl<'a> TableTransition<'a> {
     /// a datapath may come back to what it had, but not to what has failed there.)
     fn forget_failed(&self) {
         let table = self.changes.policies.table();
-        let is_live = |tag: &Tag| table.instances().any(|instance| instance.tag == *tag);
+        let is_live = |tag: &EngineTag| table.instances().any(|instance| instance.tag == *tag);
         for connection in self.changes.connections.all_mut().values_mut() {
             connection.without.retain(is_live);
         }
@@ -761,7 +764,13 @@ impl<'a> TableTransition<'a> {
         }
     }
 
-    fn note(&mut self, from: DatapathShape, to: DatapathShape, context: Arc<DatapathContext>, done: Done) {
+    fn note(
+        &mut self,
+        from: DatapathShape,
+        to: DatapathShape,
+        context: Arc<DatapathContext>,
+        done: ReconfigureReport,
+    ) {
         let changed = self.changed.entry(to.spec.id).or_insert_with(|| ChangedDatapath {
             from,
             checkpoints: EngineCheckpoints::default(),

@@ -10,7 +10,7 @@ use crate::compose::{self, ConnectionSpec, PeerEndpoint};
 use crate::connections::OpenConnection;
 use crate::policies::chain::{probation, stand_in, started, unfit};
 use crate::policies::{ATTACHMENTS_MAX, ChangeError, Instance, Table};
-use crate::runtime::{ConnectionId, Guard, Planned, Tag};
+use crate::runtime::{ConnectionId, EngineTag, FaultPlan, PlannedEngine};
 use crate::transport::{self, EstablishedPeer, TransportOptions, restoring};
 
 /// The policies of a datapath, and the connection that it belongs to.
@@ -29,16 +29,16 @@ impl DatapathShape {
         }
     }
 
-    fn tags(&self) -> impl Iterator<Item = Tag> {
+    fn tags(&self) -> impl Iterator<Item = EngineTag> {
         self.chain.iter().map(|instance| instance.tag)
     }
 
     /// All engines of the datapath.
-    pub(crate) fn engines(&self) -> Vec<Tag> {
+    pub(crate) fn engines(&self) -> Vec<EngineTag> {
         compose::tags(self.tags())
     }
 
-    pub(crate) fn find(&self, tag: Tag) -> Option<&Arc<Instance>> {
+    pub(crate) fn find(&self, tag: EngineTag) -> Option<&Arc<Instance>> {
         self.chain.iter().find(|instance| instance.tag == tag)
     }
 
@@ -62,7 +62,7 @@ pub(crate) struct DatapathSnapshot {
     context: Arc<DatapathContext>,
     shape: DatapathShape,
     /// What has failed there.
-    without: Vec<Tag>,
+    without: Vec<EngineTag>,
 }
 
 impl DatapathSnapshot {
@@ -143,19 +143,19 @@ impl DatapathSnapshot {
 /// What engines of one datapath had saved when they were retired, by which one it was: the first that each saved, of at
 /// most one for each engine that a datapath can have.
 #[derive(Clone, Default)]
-pub(crate) struct EngineCheckpoints(Vec<(Tag, SavedState)>);
+pub(crate) struct EngineCheckpoints(Vec<(EngineTag, SavedState)>);
 
 /// Checkpoints of one datapath, at most: of each policy, and of the transport.
 const CHECKPOINTS_MAX: usize = ATTACHMENTS_MAX + 1;
 
 impl EngineCheckpoints {
-    pub(crate) fn keep_first(&mut self, tag: Tag, saved: SavedState) {
+    pub(crate) fn keep_first(&mut self, tag: EngineTag, saved: SavedState) {
         if self.0.len() < CHECKPOINTS_MAX && self.get(tag).is_none() {
             self.0.push((tag, saved));
         }
     }
 
-    fn get(&self, tag: Tag) -> Option<&SavedState> {
+    fn get(&self, tag: EngineTag) -> Option<&SavedState> {
         self.0.iter().find(|(of, _)| *of == tag).map(|(_, saved)| saved)
     }
 }
@@ -167,7 +167,7 @@ pub(crate) enum ChangePurpose {
     /// It was changed and is changed back, with what its engines had saved before.
     Undo(EngineCheckpoints),
     /// An earlier state comes back, as these instances have failed.
-    TakeBack(Arc<[Tag]>),
+    TakeBack(Arc<[EngineTag]>),
 }
 
 /// A datapath that is to be changed.
@@ -183,7 +183,7 @@ pub(crate) struct PreparedDatapath {
     pub(crate) context: Arc<DatapathContext>,
     pub(crate) from: DatapathShape,
     pub(crate) to: DatapathShape,
-    pub(crate) planned: Vec<Planned>,
+    pub(crate) planned: Vec<PlannedEngine>,
 }
 
 impl PreparedDatapath {
@@ -211,10 +211,10 @@ impl DatapathChange {
         })
     }
 
-    fn plan_transport(&self) -> Result<Planned, ChangeError> {
+    fn plan_transport(&self) -> Result<PlannedEngine, ChangeError> {
         let (from, to) = (&self.from.spec, &self.to.spec);
         if from.transport_version == to.transport_version {
-            return Ok(Planned::Keep(Tag::TRANSPORT));
+            return Ok(PlannedEngine::Keep(EngineTag::TRANSPORT));
         }
         let engine = to.transport.description().engine;
         let start = restoring(engine, to.transport_version);
@@ -224,10 +224,10 @@ impl DatapathChange {
         Ok(replace_transport(start))
     }
 
-    fn plan(&self, instance: &Arc<Instance>) -> Result<Planned, ChangeError> {
+    fn plan(&self, instance: &Arc<Instance>) -> Result<PlannedEngine, ChangeError> {
         let tag = instance.tag;
         if self.from.find(tag).is_some() {
-            return Ok(Planned::Keep(tag));
+            return Ok(PlannedEngine::Keep(tag));
         }
         let context = &self.context;
         let prepare = || {
@@ -241,7 +241,7 @@ impl DatapathChange {
                 resumed([prepare()?, prepare()?], checkpoints.get(tag).cloned())
             }
         };
-        let guard = Guard {
+        let guard = FaultPlan {
             probation: match &self.purpose {
                 ChangePurpose::Forward => probation(&[predecessor.cloned()], context),
                 // What comes back may not have been on probation here: it has nothing to fear but what has failed.
@@ -253,13 +253,13 @@ impl DatapathChange {
             stand_in: stand_in(instance, context),
         };
         Ok(match predecessor {
-            Some(predecessor) => Planned::Replace {
+            Some(predecessor) => PlannedEngine::Replace {
                 was: predecessor.tag,
                 tag,
                 start,
                 guard,
             },
-            None => Planned::Insert { tag, start, guard },
+            None => PlannedEngine::Insert { tag, start, guard },
         })
     }
 }
@@ -286,11 +286,11 @@ pub(crate) fn prepare_migration(
     let context = spec.context();
     let renew = |instance: &Arc<Instance>| {
         let prepared = instance.prepare(&context);
-        Ok(Planned::Replace {
+        Ok(PlannedEngine::Replace {
             was: instance.tag,
             tag: instance.tag,
             start: started(prepared.map_err(|error| unfit(instance, &context, error))?),
-            guard: Guard {
+            guard: FaultPlan {
                 probation: None,
                 stand_in: stand_in(instance, &context),
             },
@@ -314,12 +314,12 @@ pub(crate) fn prepare_migration(
     })
 }
 
-fn replace_transport(start: EngineStart) -> Planned {
-    Planned::Replace {
-        was: Tag::TRANSPORT,
-        tag: Tag::TRANSPORT,
+fn replace_transport(start: EngineStart) -> PlannedEngine {
+    PlannedEngine::Replace {
+        was: EngineTag::TRANSPORT,
+        tag: EngineTag::TRANSPORT,
         start,
-        guard: Guard::default(),
+        guard: FaultPlan::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use super::collected::Collected;
 use super::process;
 use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
-use crate::runtime::{QUEUEING_SECONDS, Traffic};
+use crate::runtime::{QUEUEING_SECONDS, RuntimeTraffic};
 
 macro_rules! metrics {
     ($($constant:ident = $name:literal, $kind:ident, $unit:literal, $help:literal;)*) => {
@@ -166,7 +166,7 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     out.number(&AUDIT_DROPPED, &[], dropped as f64);
 }
 
-fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Collected) {
+fn traffic(traffic: &RuntimeTraffic, labels: &[(&str, &str)], out: &mut Collected) {
     out.number(&IN_FLIGHT, labels, traffic.calls_under_way as f64);
     let bounds = QUEUEING_SECONDS.into_iter().chain([f64::INFINITY]);
     let mut count = 0;

@@ -9,7 +9,7 @@ use super::attachment::OnFault;
 use super::closed;
 use super::table::Instance;
 use super::{ChangeError, Policies};
-use crate::runtime::{FallbackEngine, Fitted, Guard, Probation, StandIn};
+use crate::runtime::{EngineProbation, FallbackEngine, FaultPlan, FittedEngine, StandIn};
 use crate::thread_pool::ThreadPool;
 
 /// Policies whose engines are ready for one datapath, in order. It is to be used before the next time that the control
@@ -31,7 +31,7 @@ pub(crate) struct PolicyEngine {
     /// Starts it: fresh, or with what one of the same attachment has saved.
     pub(crate) start: EngineStart,
     /// What is known of it.
-    pub(crate) fitted: Fitted,
+    pub(crate) fitted: FittedEngine,
 }
 
 /// Starts a policy's engine from what its predecessor has saved, if there is one.
@@ -85,9 +85,9 @@ fn prepare_chain(
             Ok(start) => engines.push(PreparedPolicy {
                 engine: PolicyEngine {
                     start: started(start),
-                    fitted: Fitted::new(
+                    fitted: FittedEngine::new(
                         instance.tag,
-                        Guard {
+                        FaultPlan {
                             probation: probation(lineage, context),
                             stand_in: stand_in(instance, context),
                         },
@@ -117,16 +117,16 @@ fn prepare_chain(
 pub(crate) type Lineage = [Option<Arc<Instance>>];
 
 /// A probation of an engine on a datapath against what was before it; none, if it has nothing to prove.
-pub(crate) fn probation(lineage: &Lineage, context: &Arc<DatapathContext>) -> Option<Probation> {
+pub(crate) fn probation(lineage: &Lineage, context: &Arc<DatapathContext>) -> Option<EngineProbation> {
     let (before, earlier) = lineage.split_first()?;
-    Some(Probation::against(before.as_ref().and_then(|before| {
+    Some(EngineProbation::against(before.as_ref().and_then(|before| {
         // Where it was, it was prepared for this datapath before; should it not fit any more, there is none.
         let start = || Some(started(before.prepare(context).ok()?));
         Some(FallbackEngine {
             tag: before.tag,
             owner: Arc::clone(before) as _,
             starts: [start()?, start()?],
-            guard: Guard {
+            guard: FaultPlan {
                 probation: probation(earlier, context),
                 stand_in: stand_in(before, context),
             },

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use provost_engine::DatapathContext;
 
 use super::table::{Entry, Instance, Table};
-use crate::runtime::{PROBATION_NS, PROBATIONS_KEPT_MAX, Tag};
+use crate::runtime::{EngineTag, PROBATION_NS, PROBATIONS_KEPT_MAX};
 
 /// A change is taken back everywhere when one of its engines fails on probation within this time.
 const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ const RECENT_MAX: usize = 256;
 
 /// See the module's documentation.
 pub(crate) struct ChangeHistory {
-    recent: RefCell<HashMap<Tag, RecentInstance>>,
+    recent: RefCell<HashMap<EngineTag, RecentInstance>>,
     next_number: Cell<u64>,
 }
 
@@ -47,7 +47,7 @@ impl ChangeHistory {
         let mut recent = self.recent.borrow_mut();
         let now = Instant::now();
         recent.retain(|_, recent| now.saturating_duration_since(recent.at) < TAKEN_BACK_WITHIN);
-        let known: Vec<Tag> = old.instances().map(|instance| instance.tag).collect();
+        let known: Vec<EngineTag> = old.instances().map(|instance| instance.tag).collect();
         for entry in &next.entries {
             for instance in entry
                 .instances()
@@ -76,7 +76,7 @@ impl ChangeHistory {
     }
 
     /// What was before an instance that came not long ago, and has not failed itself: an attachment, or none.
-    pub(crate) fn fallback_of(&self, mut tag: Tag) -> Option<Option<Entry>> {
+    pub(crate) fn fallback_of(&self, mut tag: EngineTag) -> Option<Option<Entry>> {
         let all = self.recent.borrow();
         loop {
             let recent = all.get(&tag)?;
@@ -100,7 +100,7 @@ impl ChangeHistory {
     /// one, as far as they came just now too; nothing for one that is older, or came with the node.
     pub(crate) fn unproved_lineage(
         &self,
-        mut tag: Tag,
+        mut tag: EngineTag,
         context: &DatapathContext,
     ) -> Vec<Option<Arc<Instance>>> {
         let all = self.recent.borrow();
@@ -127,19 +127,19 @@ impl ChangeHistory {
     }
 
     /// Instances that have failed on probation not long ago.
-    pub(crate) fn failed(&self) -> Arc<[Tag]> {
+    pub(crate) fn failed(&self) -> Arc<[EngineTag]> {
         let recent = self.recent.borrow();
         let failed = recent.iter().filter(|(_, recent)| recent.has_failed.is_some());
         failed.map(|(tag, _)| *tag).collect()
     }
 
-    pub(crate) fn note_failure(&self, tag: Tag, reason: &str) {
+    pub(crate) fn note_failure(&self, tag: EngineTag, reason: &str) {
         if let Some(recent) = self.recent.borrow_mut().get_mut(&tag) {
             recent.has_failed.get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    pub(crate) fn has_failed(&self, tag: Tag) -> Option<String> {
+    pub(crate) fn has_failed(&self, tag: EngineTag) -> Option<String> {
         self.recent.borrow().get(&tag)?.has_failed.clone()
     }
 

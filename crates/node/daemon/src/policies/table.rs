@@ -16,7 +16,7 @@ use super::attachment::{Attachment, OnFault, matches};
 use super::change::{Change, ChangeError, Position, Reach, Upgrade};
 use super::registry::Registry;
 use super::transport_versions::TransportVersions;
-use crate::runtime::Tag;
+use crate::runtime::EngineTag;
 use crate::suggestion::what_is_known;
 use crate::transport::TransportKind;
 
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 /// What one attachment is at one time.
 pub(crate) struct Instance {
     /// Unlike that of all other instances since the node began.
-    pub(crate) tag: Tag,
+    pub(crate) tag: EngineTag,
     /// With the version that it has.
     pub(crate) attachment: Attachment,
     pub(crate) name: Arc<str>,
@@ -157,7 +157,7 @@ impl Table {
     }
 
     /// The place of the attachment that has this instance.
-    pub(crate) fn position_of_instance(&self, tag: Tag) -> Option<usize> {
+    pub(crate) fn position_of_instance(&self, tag: EngineTag) -> Option<usize> {
         let has_it = |entry: &Entry| entry.instances().any(|instance| instance.tag == tag);
         self.entries.iter().position(has_it)
     }
@@ -210,7 +210,7 @@ impl Maker {
             registry,
             node,
             events,
-            next_tag: Arc::new(AtomicU64::new(Tag::FIRST_POLICY.0)),
+            next_tag: Arc::new(AtomicU64::new(EngineTag::FIRST_POLICY.0)),
             configuration: Arc::default(),
         }
     }
@@ -540,7 +540,7 @@ impl Maker {
                 error,
             })?;
         Ok(Arc::new(Instance {
-            tag: Tag(self.next_tag.fetch_add(1, Ordering::Relaxed)),
+            tag: EngineTag(self.next_tag.fetch_add(1, Ordering::Relaxed)),
             attachment: Attachment {
                 version: Some(kind.version()),
                 ..attachment.clone()

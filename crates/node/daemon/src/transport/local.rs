@@ -10,7 +10,7 @@ pub(crate) use provost_transport_local::{
 };
 
 use super::{TransportDescription, TransportRestore};
-use crate::runtime::PathWaker;
+use crate::runtime::DatapathWaker;
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     name: "local",
@@ -23,7 +23,7 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
 };
 
 /// One end, woken by the other end's runtime.
-struct LocalPeer(Arc<PathWaker>);
+struct LocalPeer(Arc<DatapathWaker>);
 
 impl PeerWake for LocalPeer {
     fn wake(&self) {
@@ -32,7 +32,7 @@ impl PeerWake for LocalPeer {
 }
 
 /// What one end brings to a connection on this node.
-pub(crate) fn end(signals: &Arc<ConnectionSignals>, waker: &Arc<PathWaker>) -> End {
+pub(crate) fn end(signals: &Arc<ConnectionSignals>, waker: &Arc<DatapathWaker>) -> End {
     End {
         link: Arc::clone(signals),
         wake: Arc::new(LocalPeer(Arc::clone(waker))),

@@ -25,7 +25,7 @@ use provost_wire::Code;
 use super::GrpcAccess;
 use super::clients::GrpcClient;
 use crate::config::NodeService;
-use crate::runtime::{AppId, Command};
+use crate::runtime::{AppId, RuntimeCommand};
 
 use channelz::ChannelzMethod;
 pub(super) use channelz::sum as sum_of_calls;
@@ -188,7 +188,7 @@ impl GrpcAccess {
             app: client.id,
             answer,
         };
-        let command = Command::AnswerNodeCall(Box::new(answer));
+        let command = RuntimeCommand::AnswerNodeCall(Box::new(answer));
         if let Err(error) = self.runtimes[client.runtime].send(command).await {
             tracing::error!(%error, "a gRPC client was not answered");
         }
