@@ -29,9 +29,9 @@ use crate::status::Status;
 /// # drop(builder);
 /// ```
 ///
-/// InterceptorList are asked in the order in which they were added: a server's own ones before those of a service
-/// ([`InterceptedService`]). They run on the task of the call and must not block. What has to wait, or to see how a call
-/// ends, is a layer (feature `tower`).
+/// Interceptors are asked in the order in which they were added: a server's own ones before those of a service
+/// ([`InterceptedService`](crate::InterceptedService)). They run on the task of the call and must not block. What has to
+/// wait, or to see how a call ends, is a layer (feature `tower`).
 pub trait CallInterceptor: Send + Sync + 'static {
     /// Lets the call go on, or ends it.
     fn intercept(&self, call: &mut CallHead<'_>) -> Result<(), Status>;

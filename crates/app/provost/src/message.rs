@@ -16,7 +16,7 @@ pub unsafe trait Message: Sized + Send + Sync + 'static {
     const FULL_NAME: &'static str;
 
     /// About how many bytes the message has with all that it refers to: what it counts as in the window of a stream.
-    /// Generated code adds up its fields; see [`Measure`].
+    /// Generated code adds up its fields; see [`Measure`](crate::shared::Measure).
     fn measure(&self) -> usize {
         size_of::<Self>().next_multiple_of(8)
     }

@@ -79,7 +79,7 @@ pub struct HotRestarts {
 }
 
 impl HotRestarts {
-    /// HotRestarts of these sides.
+    /// Hot restarts of these sides.
     #[must_use]
     pub fn new(seed: u64, sides: Sides) -> HotRestarts {
         HotRestarts {

@@ -1,4 +1,4 @@
-//! ConnectAttempts to reach other nodes: how many there are at once, and what each of them keeps.
+//! Attempts to reach other nodes: how many there are at once, and what each of them keeps.
 //!
 //! An attempt that waits for an answer keeps its socket and nothing else. Shaking hands blocks a thread, so that is done in
 //! turn. Whoever drops an attempt closes its socket, which ends the handshake too.
@@ -17,11 +17,11 @@ use crate::runtime::AppId;
 use crate::transport::{ConnectRequest, EstablishedPeer, NetworkTransport, StopHandshake};
 use crate::turns::{TurnBounds, TurnOwner, TurnQueue};
 
-/// ConnectAttempts of one app that are under way.
+/// Attempts of one app that are under way.
 const ATTEMPTS_PER_APP_MAX: usize = 64;
-/// ConnectAttempts of all apps of one user.
+/// Attempts of all apps of one user.
 const ATTEMPTS_PER_USER_MAX: usize = 512;
-/// ConnectAttempts of the node.
+/// Attempts of the node.
 const ATTEMPTS_MAX: usize = 2048;
 /// Handshakes of attempts at once.
 const HANDSHAKES: TurnBounds = TurnBounds {

@@ -25,14 +25,14 @@ pub enum RuntimeEvent {
         connection: u32,
         end: ConnectionEnd,
     },
-    /// A gRPC client calls a service that it has not called before ([`RuntimeCommand::AnswerService`]).
+    /// A gRPC client calls a service that it has not called before ([`crate::RuntimeCommand::AnswerService`]).
     ServiceWanted {
         /// Which client, by its number.
         app: AppId,
         /// The service and the method that it calls.
         wanted: WantedService,
     },
-    /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).
+    /// A gRPC client calls a service that the node answers itself ([`crate::RuntimeCommand::AnswerNodeCall`]).
     NodeCall {
         /// Which client, by its number.
         app: AppId,

@@ -1,4 +1,4 @@
-//! UserKind and groups in a configuration: by number, or by name as the system has it when the configuration is read.
+//! Users and groups in a configuration: by number, or by name as the system has it when the configuration is read.
 
 use std::fmt;
 use std::marker::PhantomData;
