@@ -5,36 +5,32 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::regime::CoreRegime;
+use crate::regime::RunOptions;
 
-/// Where a benchmark leaves its figures, beside the table that it prints.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct FigureFiles {
-    /// Write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Draw plots into this folder
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) plots: Option<PathBuf>,
+/// Which setups or experiments are measured.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SetupChoice {
+    /// Only what contains this in its name (several, separated by commas)
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl SetupChoice {
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
+    }
 }
 
 /// How calls are measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Call {
-    /// Fewer loads and shorter runs: under 6 minutes
-    #[arg(long)]
-    pub(crate) quick: bool,
     #[command(flatten)]
-    pub(crate) files: FigureFiles,
-    /// What else the cores do (several in turn, separated by commas)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
-    pub(crate) regime: Vec<CoreRegime>,
-    /// The cores that everything runs on
-    #[arg(long, value_delimiter = ',', default_value = "0,1")]
-    pub(crate) cores: Vec<usize>,
-    /// Only setups whose name contains this (several, separated by commas)
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
+    pub(crate) run: RunOptions,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) setups: SetupChoice,
     /// Rounds [default: 3, with --quick 5]
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
@@ -49,20 +45,13 @@ pub(crate) struct Call {
 /// How changes are measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Upgrade {
-    /// Fewer changes: under a minute
-    #[arg(long)]
-    pub(crate) quick: bool,
     #[command(flatten)]
-    pub(crate) files: FigureFiles,
-    /// What else the cores do (several in turn, separated by commas)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
-    pub(crate) regime: Vec<CoreRegime>,
-    /// The cores that everything runs on
-    #[arg(long, value_delimiter = ',', default_value = "0,1")]
-    pub(crate) cores: Vec<usize>,
-    /// Only experiments whose name contains this (several, separated by commas)
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
+    pub(crate) run: RunOptions,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) setups: SetupChoice,
     /// Changes of each experiment [default: 1000 of an engine, 30 of a daemon; with --quick 100 and 6]
     #[arg(long)]
     pub(crate) changes: Option<usize>,
@@ -71,60 +60,25 @@ pub(crate) struct Upgrade {
     pub(crate) every: u64,
 }
 
-/// How binding and connecting are measured.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct BindOptions {
-    /// Fewer rounds
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// What else the cores do (several in turn, separated by commas)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
-    pub(crate) regime: Vec<CoreRegime>,
-    /// The cores that everything runs on
-    #[arg(long, value_delimiter = ',', default_value = "0,1")]
-    pub(crate) cores: Vec<usize>,
-}
-
 /// How system calls are counted.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Syscalls {
-    /// Count for a shorter time
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// What else the cores do (several in turn, separated by commas)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
-    pub(crate) regime: Vec<CoreRegime>,
-    /// The cores that everything runs on
-    #[arg(long, value_delimiter = ',', default_value = "0,1")]
-    pub(crate) cores: Vec<usize>,
-    /// Only setups whose name contains this (several, separated by commas)
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+    #[command(flatten)]
+    pub(crate) setups: SetupChoice,
 }
 
 /// How the datagram transport is measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Datagram {
-    /// The ends of every scale, and shorter runs: under 2 minutes
-    #[arg(long)]
-    pub(crate) quick: bool,
     #[command(flatten)]
-    pub(crate) files: FigureFiles,
-    /// What else the cores do (several in turn, separated by commas)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
-    pub(crate) regime: Vec<CoreRegime>,
-    /// The cores of the two processes: the first and the last of these. With one core they take turns on it
-    #[arg(long, value_delimiter = ',', default_value = "0,1")]
-    pub(crate) cores: Vec<usize>,
-    /// Only what contains this in its setup and name (several, separated by commas)
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
+    pub(crate) run: RunOptions,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) setups: SetupChoice,
     /// Rounds [default: 3]
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
@@ -136,14 +90,9 @@ pub(crate) struct Datagram {
 impl Datagram {
     pub(crate) fn smoke() -> Datagram {
         Datagram {
-            quick: true,
-            files: FigureFiles {
-                json: None,
-                plots: None,
-            },
-            regime: vec![CoreRegime::Idle],
-            cores: vec![0, 1],
-            only: Vec::new(),
+            run: RunOptions::smoke(),
+            plots: None,
+            setups: SetupChoice::default(),
             rounds: None,
             seconds: None,
         }
@@ -153,14 +102,9 @@ impl Datagram {
 impl Call {
     pub(crate) fn smoke() -> Call {
         Call {
-            quick: true,
-            files: FigureFiles {
-                json: None,
-                plots: None,
-            },
-            regime: vec![CoreRegime::Idle],
-            cores: vec![0, 1],
-            only: Vec::new(),
+            run: RunOptions::smoke(),
+            plots: None,
+            setups: SetupChoice::default(),
             rounds: Some(1),
             seconds: Some(0.3),
             quiet: 0.0,

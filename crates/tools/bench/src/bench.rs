@@ -35,14 +35,11 @@ const WARMUP_SECONDS_QUICK: f64 = 0.25;
 /// That of a setup that did not work, after all others were measured and written.
 pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure> {
     let mut verdict = Ok(());
-    let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
+    regime::measure_each(&call.run, |regime, cores| {
         let (cells, of_regime) = run_in(call, suite, scope, regime, cores)?;
         verdict = std::mem::replace(&mut verdict, Ok(())).and(of_regime);
         Ok(cells)
     })?;
-    if let Some(path) = &call.files.json {
-        regime::write(path, &measured)?;
-    }
     verdict
 }
 
@@ -68,7 +65,7 @@ fn run_in(
         &bench.head(regime, began.elapsed()),
         &outcomes(suite, &cells, regime),
     );
-    if let Some(folder) = &call.files.plots {
+    if let Some(folder) = &call.plots {
         plot(folder, regime, &cells)?;
     }
     bench
@@ -108,10 +105,9 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(call: &'a Call, suite: Suite, scope: Scope, cores: &'a [usize]) -> Bench<'a> {
-        let is_chosen = |name: &str| call.only.is_empty() || call.only.iter().any(|part| name.contains(part));
         let setups = suite.setups().iter().copied();
-        let setups = setups.filter(|setup| is_chosen(setup.name())).collect();
-        let in_turn = InTurn::new(|name| suite == Suite::Policy && is_chosen(name));
+        let setups = setups.filter(|setup| call.setups.has(setup.name())).collect();
+        let in_turn = InTurn::new(|name| suite == Suite::Policy && call.setups.has(name));
         Bench {
             call,
             cores,

@@ -20,11 +20,10 @@ use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 
 use provost_figures::{Bound, Cell, Cells, Median, Pairs};
 
-use crate::arguments::BindOptions;
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, free_port};
 use crate::node::{Node, Policies, Reach, ServicePlace};
-use crate::regime;
+use crate::regime::{self, RunOptions};
 
 /// Fields of the schema's messages, together.
 const FIELDS: usize = 100;
@@ -52,28 +51,22 @@ const STEPS: [(&str, Option<f64>); 5] = [
 ];
 
 /// Times everything in each regime, prints tables, and writes the file that was asked for.
-pub(crate) fn run(options: &BindOptions) -> Result<(), Failure> {
-    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
-        let times = measure(options.rounds())?;
+pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
+    regime::measure_each(options, |regime, cores| {
+        let times = measure(rounds(options))?;
         println!(
             "{}; cores {cores:?}, {}; {FIELDS} fields, {} rounds\n",
             machine::describe(),
             regime.description(),
-            options.rounds()
+            rounds(options)
         );
         print(&times);
         Ok(Cells::of(times.iter().map(StepTimes::cell).collect()))
-    })?;
-    match &options.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
-    }
+    })
 }
 
-impl BindOptions {
-    fn rounds(&self) -> u32 {
-        if self.quick { ROUNDS_QUICK } else { ROUNDS }
-    }
+fn rounds(options: &RunOptions) -> u32 {
+    if options.quick { ROUNDS_QUICK } else { ROUNDS }
 }
 
 /// One of [`STEPS`], and how long it took in each round, in milliseconds.

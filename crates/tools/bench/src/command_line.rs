@@ -2,11 +2,12 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::arguments::{BindOptions, Call, Datagram, Syscalls, Upgrade};
+use crate::arguments::{Call, Datagram, Syscalls, Upgrade};
 use crate::datagram::{self, Depth};
 use crate::failure::Failure;
 use crate::plan::{Scope, Suite};
 use crate::process;
+use crate::regime::RunOptions;
 use crate::roles::{self, Role};
 use crate::syscalls;
 use crate::{bench, bind, qos, upgrade};
@@ -34,7 +35,7 @@ enum Command {
     /// Small calls beside large ones, with and without QoS (mRPC, table 4)
     Qos(Call),
     /// Binding and connecting: a schema that is never seen before, and one that is known
-    Bind(BindOptions),
+    Bind(RunOptions),
     /// The datagram transport over wires between two processes, beside the bare wires (eRPC, section 6)
     #[command(after_help = DATAGRAM_EXAMPLES)]
     Datagram(Datagram),
@@ -84,11 +85,15 @@ const DATAGRAM_EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --only sim                        the simulated network: loss and incast (tables 4 and 5)";
 
 fn scope(call: &Call) -> Scope {
-    if call.quick { Scope::Quick } else { Scope::Full }
+    if call.run.quick { Scope::Quick } else { Scope::Full }
 }
 
 fn depth(options: &Datagram) -> Depth {
-    if options.quick { Depth::Quick } else { Depth::Full }
+    if options.run.quick {
+        Depth::Quick
+    } else {
+        Depth::Full
+    }
 }
 
 /// Does what the command line says.

@@ -129,7 +129,7 @@ impl InTurn {
         let mut processes = stack.watched();
         processes.push(client.watched());
         let watch = Watch {
-            cores: call.cores.clone(),
+            cores: call.run.cores.clone(),
             processes,
         };
         std::thread::sleep(WARMUP);

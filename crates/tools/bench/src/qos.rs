@@ -76,14 +76,10 @@ impl Place {
 
 /// Runs the bench in each regime, prints tables, and writes the file that was asked for.
 pub(crate) fn run(call: &Call) -> Result<(), Failure> {
-    let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
+    regime::measure_each(&call.run, |regime, cores| {
         println!("cores {cores:?}, {}", regime.description());
         run_in(call, cores)
-    })?;
-    match &call.files.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
-    }
+    })
 }
 
 fn run_in(call: &Call, cores: &[usize]) -> Result<Cells, Failure> {
@@ -91,7 +87,7 @@ fn run_in(call: &Call, cores: &[usize]) -> Result<Cells, Failure> {
     let mut pairs = Vec::new();
     for place in Place::ALL {
         let [_, name, _] = place.names();
-        if !call.only.is_empty() && !call.only.iter().any(|part| name.contains(part.as_str())) {
+        if !call.setups.has(name) {
             continue;
         }
         machine::wait_quiet(cores, call.quiet_limit());
@@ -111,7 +107,7 @@ fn run_in(call: &Call, cores: &[usize]) -> Result<Cells, Failure> {
 fn measure(call: &Call, place: Place) -> Result<Outcome, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let stack = Stack::start_beside_bulk(place.link()?, folder.path())?;
-    let usual = if call.quick { PAIRS_QUICK } else { PAIRS };
+    let usual = if call.run.quick { PAIRS_QUICK } else { PAIRS };
     let turns = Turns {
         count: call.rounds.unwrap_or(usual),
         slice: Duration::from_secs_f64(call.seconds.unwrap_or(SLICE_SECONDS)),

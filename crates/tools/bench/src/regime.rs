@@ -1,9 +1,9 @@
 //! What else the cores do while calls are measured.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::{Doing, Failure};
@@ -20,6 +20,35 @@ pub(crate) enum CoreRegime {
     Busy,
     /// Nothing, and everything runs on the first of the cores.
     OneCore,
+}
+
+/// How much is measured, in which regimes, and where the figures go beside the table that is printed.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunOptions {
+    /// Fewer loads or rounds, and shorter runs
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    regime: Vec<CoreRegime>,
+    /// The cores that everything runs on; of two processes, the first and the last of these
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+}
+
+impl RunOptions {
+    /// So little that it only shows that everything works.
+    pub(crate) fn smoke() -> RunOptions {
+        RunOptions {
+            quick: true,
+            json: None,
+            regime: vec![CoreRegime::Idle],
+            cores: vec![0, 1],
+        }
+    }
 }
 
 impl CoreRegime {
@@ -60,33 +89,27 @@ impl CoreRegime {
     }
 }
 
-/// Measures in one regime after the other, on the cores that it has.
+/// Measures in one regime after the other, on the cores that it has, and writes the file that was asked for: the figures of a
+/// single regime, those of several by its name.
 ///
 /// # Errors
-/// The first that a measurement comes to, or a loop cannot be started (`nice`, `chrt` and `taskset`).
-pub(crate) fn measure_each<T>(
-    regimes: &[CoreRegime],
-    cores: &[usize],
+/// The first that a measurement comes to, a loop cannot be started (`nice`, `chrt` and `taskset`), or the file cannot be
+/// written.
+pub(crate) fn measure_each<T: Serialize>(
+    run: &RunOptions,
     mut measure: impl FnMut(CoreRegime, &[usize]) -> Result<T, Failure>,
-) -> Result<BTreeMap<&'static str, T>, Failure> {
+) -> Result<(), Failure> {
     let mut measured = BTreeMap::new();
-    for regime in regimes {
-        let cores = regime.cores(cores);
+    for regime in &run.regime {
+        let cores = regime.cores(&run.cores);
         machine::pin(&cores)?;
         let _loops = regime.load(&cores)?;
         measured.insert(regime.name(), measure(*regime, &cores)?);
     }
-    Ok(measured)
-}
-
-/// Writes what was measured: the figures of a single regime, those of several by its name.
-///
-/// # Errors
-/// The file cannot be written.
-pub(crate) fn write<T: Serialize>(path: &Path, measured: &BTreeMap<&'static str, T>) -> Result<(), Failure> {
+    let Some(path) = &run.json else { return Ok(()) };
     let text = match measured.values().next() {
         Some(only) if measured.len() == 1 => serde_json::to_string_pretty(only),
-        _ => serde_json::to_string_pretty(measured),
+        _ => serde_json::to_string_pretty(&measured),
     };
     let text = text.map_err(std::io::Error::other);
     let text = text.doing(|| "put the figures into JSON".into())?;

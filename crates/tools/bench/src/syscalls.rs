@@ -55,24 +55,18 @@ struct Counted {
 
 /// Counts for every setup whose processes the bench starts itself, in each regime.
 pub(crate) fn run(options: &Syscalls) -> Result<(), Failure> {
-    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+    regime::measure_each(&options.run, |regime, cores| {
         println!("cores {cores:?}, {}", regime.description());
         count_all(options, cores)
-    })?;
-    match &options.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
-    }
+    })
 }
 
 fn count_all(options: &Syscalls, cores: &[usize]) -> Result<Vec<Counted>, Failure> {
-    let only = &options.only;
-    let chosen = |setup: &Setup| only.is_empty() || only.iter().any(|part| setup.name().contains(part));
     let mut counted = Vec::new();
     for setup in Setup::ALL
         .into_iter()
         .filter(|setup| !setup.starts_from_client())
-        .filter(chosen)
+        .filter(|setup| options.setups.has(setup.name()))
     {
         match count(setup, cores, options.window_seconds()) {
             Ok(more) => counted.extend(more),
@@ -85,7 +79,7 @@ fn count_all(options: &Syscalls, cores: &[usize]) -> Result<Vec<Counted>, Failur
 
 impl Syscalls {
     fn window_seconds(&self) -> f64 {
-        if self.quick {
+        if self.run.quick {
             WINDOW_SECONDS_QUICK
         } else {
             WINDOW_SECONDS

@@ -47,36 +47,29 @@ struct Counts {
 
 impl Counts {
     fn of(&self, options: &Upgrade) -> usize {
-        let usual = if options.quick { self.quick } else { self.full };
+        let usual = if options.run.quick { self.quick } else { self.full };
         options.changes.unwrap_or(usual)
     }
 }
 
 /// Runs the experiments in each regime, prints tables, and writes the files that were asked for.
 pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
-    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+    regime::measure_each(&options.run, |regime, cores| {
         println!("cores {cores:?}, {}", regime.description());
         run_all(options, regime)
-    })?;
-    match &options.files.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
-    }
+    })
 }
 
 fn run_all(options: &Upgrade, regime: CoreRegime) -> Result<Cells, Failure> {
     let mut cells = Vec::new();
     for experiment in Experiment::ALL {
         let name = experiment.name();
-        if !options.only.is_empty() && !options.only.iter().any(|part| name.contains(part)) {
+        if !options.setups.has(name) {
             continue;
         }
         eprintln!("{name} …");
         let outcome = experiment.run(options)?;
-        outcome.plot(
-            &format!("{name}-{}", regime.name()),
-            options.files.plots.as_deref(),
-        )?;
+        outcome.plot(&format!("{name}-{}", regime.name()), options.plots.as_deref())?;
         cells.extend(outcome.cells(name));
     }
     print(&cells);

@@ -66,25 +66,16 @@ impl Depth {
 
 /// Runs the bench in each regime, prints tables, and writes the files that were asked for.
 pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
-    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
-        let options = Datagram {
-            cores: cores.to_vec(),
-            ..options.clone()
-        };
+    regime::measure_each(&options.run, |regime, cores| {
+        let mut options = options.clone();
+        options.run.cores = cores.to_vec();
         run_in(&options, depth, regime)
-    })?;
-    match &options.files.json {
-        Some(path) => regime::write(path, &measured),
-        None => Ok(()),
-    }
+    })
 }
 
 fn run_in(options: &Datagram, depth: Depth, regime: CoreRegime) -> Result<Cells, Failure> {
     let began = Instant::now();
-    let chosen = |setup: &str, what: &str| {
-        let name = format!("{setup} {what}");
-        options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
-    };
+    let chosen = |setup: &str, what: &str| options.setups.has(&format!("{setup} {what}"));
     let mut experiments = plan::experiments(depth);
     experiments.retain(|experiment| chosen(experiment.setup, &experiment.what));
     let cable = lay_cable(&mut experiments);
@@ -118,12 +109,12 @@ fn run_in(options: &Datagram, depth: Depth, regime: CoreRegime) -> Result<Cells,
     let head = format!(
         "{}; cores {:?}, one for each process, {}; {rounds} rounds, {} s",
         machine::describe(),
-        options.cores,
+        options.run.cores,
         regime.description(),
         began.elapsed().as_secs()
     );
     table::print(&cells, &head, &targets::outcomes(&cells));
-    if let Some(folder) = &options.files.plots {
+    if let Some(folder) = &options.plots {
         plot(folder, &cells)?;
     }
     Ok(cells)
@@ -164,7 +155,7 @@ fn measure(
     cable: Option<&Cable>,
 ) -> Result<Report, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
-    let (first, last) = match options.cores[..] {
+    let (first, last) = match options.run.cores[..] {
         [] => return Err(Failure::Unavailable("--cores names none".into())),
         [first, .., last] => (first, last),
         [only] => (only, only),
@@ -185,7 +176,7 @@ fn measure(
     };
     let _neighbours = match experiment.neighbours {
         Neighbours::None => None,
-        Neighbours::Busy => Some(LoadedCores::busy(&options.cores)?),
+        Neighbours::Busy => Some(LoadedCores::busy(&options.run.cores)?),
     };
     let (server, address) = Process::start_ready("server", &Role::DatagramServer { part: part.clone() })?;
     let (seconds, warmup_seconds) = depth.seconds();
@@ -197,7 +188,7 @@ fn measure(
         warmup_seconds,
         seconds: options.seconds.unwrap_or(seconds),
         watched: vec![server.watched()],
-        cores: options.cores.clone(),
+        cores: options.run.cores.clone(),
         traffic: Default::default(),
         interval_us: 0,
     };
