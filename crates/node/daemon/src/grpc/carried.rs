@@ -154,10 +154,10 @@ impl GrpcAccess {
             socket,
             binding_of,
         } = port;
-        let party = party_of(&socket, carried.uid)?;
         let place = if carried.is_admitted {
             None
         } else {
+            let party = party_of(&socket, carried.uid)?;
             let place = self.clients.silent.enter(party);
             Some(place.ok_or_else(|| other(&"it has called nothing, and there is no place for it"))?)
         };
@@ -167,7 +167,7 @@ impl GrpcAccess {
         let carrier = carrier_of(&mut fields, socket)?;
         let send_heap = self.new_share();
         let counts = Arc::default();
-        let parts = self.port_parts(&listener.config, carrier, &send_heap, &counts);
+        let parts = self.port_parts(&listener, carrier, &send_heap, &counts);
         let port = GrpcPort::restore(&mut fields, parts, binding_of, now_ns())?;
         fields.end()?;
         let known = KnownClient {

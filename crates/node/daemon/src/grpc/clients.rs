@@ -197,7 +197,7 @@ impl GrpcAccess {
             Some(_) => CarriedConnection::ToldToGo,
         };
         let counts = Arc::default();
-        let parts = self.port_parts(&listener.config, arrived.carrier, &send_heap, &counts);
+        let parts = self.port_parts(listener, arrived.carrier, &send_heap, &counts);
         let port = Box::new(GrpcPort::new(parts, now_ns()));
         let runtime = self.runtimes.place(&name);
         let known = KnownClient {
@@ -247,7 +247,7 @@ impl GrpcAccess {
     /// What the port of a client of a listener is made of.
     pub(super) fn port_parts(
         &self,
-        listener: &GrpcListenerConfig,
+        listener: &GrpcListener,
         carrier: Box<dyn ByteCarrier>,
         send_heap: &SendHeap,
         counts: &Arc<CallCounts>,
@@ -255,12 +255,12 @@ impl GrpcAccess {
         let live = self.config.live();
         GrpcPortParts {
             carrier,
-            config: connection_config(&live, listener),
-            compression: listener.compression.encoding(),
+            config: connection_config(&live, &listener.config),
+            compression: listener.config.compression.encoding(),
             counts: Arc::clone(counts),
             share: Arc::clone(send_heap.share()),
             receive_heap_bytes: live.limits.receive_heap_bytes,
-            node_methods: node_services::methods_of(&listener.node_services),
+            node_methods: listener.methods(),
         }
     }
 

@@ -6,14 +6,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_admin::v1;
+use provost_frontend_grpc::NodeMethods;
 use provost_grpc::CountedCalls;
 use provost_net::transparent::take_for_others;
 use tokio::task::AbortHandle;
 
 use super::GrpcAccess;
+use super::node_services;
 use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, open};
 use crate::config::{Config, GrpcListenerConfig, ListenAddress, TransparentMode};
@@ -80,6 +83,8 @@ pub(super) struct GrpcListener {
     pub(super) ended_calls: Cell<CountedCalls>,
     /// Its configuration as TOML, once a hot restart has asked for it.
     text: OnceCell<Option<String>>,
+    /// What the node answers itself there, once somebody has come.
+    methods: OnceCell<NodeMethods>,
 }
 
 impl GrpcListener {
@@ -91,8 +96,15 @@ impl GrpcListener {
             number: 0,
             ended_calls: Cell::default(),
             text: OnceCell::new(),
+            methods: OnceCell::new(),
             config,
         })
+    }
+
+    /// The methods that the node answers itself there: made once, however many clients have come there.
+    pub(super) fn methods(&self) -> NodeMethods {
+        let make = || node_services::methods_of(&self.config.node_services);
+        Arc::clone(self.methods.get_or_init(make))
     }
 
     /// Its configuration as TOML. It is written once, however many clients have come there.
@@ -163,6 +175,7 @@ impl GrpcAccess {
             number: self.listeners.next_number(),
             ended_calls: Cell::default(),
             text: OnceCell::new(),
+            methods: OnceCell::new(),
             config,
         });
         tracing::info!(name = listener.config.name, address = %listener.address, "serving gRPC clients");
