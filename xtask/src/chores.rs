@@ -174,6 +174,14 @@ pub(crate) enum SoakKind {
     HotRestart,
 }
 
+/// Has clients and servers of five languages call each other; their tools must be there.
+pub(crate) fn pairs(workspace: &Workspace) -> Result<(), Complaints> {
+    let mut command = workspace.cargo(&["test", "--workspace", "--test", "grpc_pairs"]);
+    command.args(["--", "--nocapture"]);
+    command.env("PROVOST_PAIRS", "all").env("PROVOST_STRICT", "1");
+    reported(run(&mut command))
+}
+
 /// Runs a test for so many minutes, in release mode.
 pub(crate) fn soak(workspace: &Workspace, what: SoakKind, minutes: u64) -> Result<(), Complaints> {
     let (package, test) = match what {

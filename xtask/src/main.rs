@@ -96,6 +96,8 @@ enum ChoreCommand {
         /// The commit; without, one from before the glossary's names
         commit: Option<String>,
     },
+    /// Has gRPC clients and servers of Go, Python, Node, Java and C++ call each other through two nodes
+    Pairs,
     /// Checks that crates that others depend on could be published: what a registry shows, versions, contents
     Publishable,
     /// Builds the documentation of the crates that others depend on, as docs.rs does, with warnings as errors.
@@ -184,6 +186,7 @@ fn run(chore: ChoreCommand, workspace: &Workspace) -> Result<(), Complaints> {
         ChoreCommand::BenchOlder(options) => bench_older::compare(workspace, &options),
         ChoreCommand::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         ChoreCommand::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
+        ChoreCommand::Pairs => chores::pairs(workspace),
         ChoreCommand::Publishable => none(publishable::complaints_with_contents(workspace)),
         ChoreCommand::Documentation => publishable::document(workspace),
         ChoreCommand::Package { build } => package::build(workspace, build),

@@ -2,14 +2,14 @@
 //! through two nodes.
 
 mod grpc_client;
+#[allow(dead_code, reason = "another test uses the rest of it")]
+mod languages;
 
-use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
-use grpc_client::{place, tcp_listener};
+use grpc_client::tcp_listener;
+use languages::{LanguagePrograms, ProgramSources, free_address, place_of};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, NodeOptions, Program, World, built, eventually, watched};
 
@@ -17,128 +17,16 @@ const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../apps/hello/proto/hello.proto");
 
-/// The programs of one language, ready to be run.
-struct ExamplePrograms {
-    language: &'static str,
-    client: Vec<OsString>,
-    server: Vec<OsString>,
-    /// Where libraries of Node are found.
-    modules: PathBuf,
+/// What a server of the language says to `name`.
+fn greeting(programs: &LanguagePrograms, name: &str) -> String {
+    format!("Hello, {name}, from {}!", programs.language)
 }
 
-impl ExamplePrograms {
-    fn command(&self, program: &[OsString], arguments: &[&str]) -> Command {
-        let mut command = Command::new(&program[0]);
-        command
-            .args(&program[1..])
-            .args(arguments)
-            .env("NODE_PATH", &self.modules);
-        command
+fn examples() -> ProgramSources {
+    ProgramSources {
+        name: "example-programs",
+        folder: EXAMPLES.into(),
     }
-
-    /// What a server of the language says to `name`.
-    fn greeting(&self, name: &str) -> String {
-        format!("Hello, {name}, from {}!", self.language)
-    }
-}
-
-/// A folder of this build for what a language needs.
-fn folder(language: &str) -> PathBuf {
-    let folder = Path::new(ROLE).with_file_name("example-programs").join(language);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-/// Runs what prepares programs; `None` where the tool is missing or does not find what it needs, said as the tests say it.
-fn prepared(command: &mut Command, tool: &str, remedy: &str) -> Option<Output> {
-    match command.output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            provost_skip::missing(tool, remedy);
-            None
-        }
-        output => {
-            let output = output.unwrap();
-            if output.status.success() {
-                return Some(output);
-            }
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            provost_skip::missing(&format!("{tool}: {said}"), remedy);
-            None
-        }
-    }
-}
-
-fn go() -> Option<ExamplePrograms> {
-    let folder = folder("go");
-    let mut build = Command::new("go");
-    build.current_dir(Path::new(EXAMPLES).join("go"));
-    build
-        .args(["build", "-o"])
-        .arg(&folder)
-        .args(["./client", "./server"]);
-    prepared(&mut build, "go", "https://go.dev/dl")?;
-    Some(ExamplePrograms {
-        language: "Go",
-        client: vec![folder.join("client").into()],
-        server: vec![folder.join("server").into()],
-        modules: PathBuf::new(),
-    })
-}
-
-fn python() -> Option<ExamplePrograms> {
-    let (folder, sources) = (folder("python"), Path::new(EXAMPLES).join("python"));
-    let python = folder.join("bin/python");
-    let has_grpc = |python: &Path| {
-        let output = Command::new(python).args(["-c", "import grpc_tools"]).output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    if !has_grpc(&python) {
-        let remedy = "Python 3 with venv, and grpcio from PyPI";
-        prepared(
-            Command::new("python3").args(["-m", "venv"]).arg(&folder),
-            "python3",
-            remedy,
-        )?;
-        let mut install = Command::new(folder.join("bin/pip"));
-        install.args(["install", "--quiet", "--requirement"]);
-        prepared(install.arg(sources.join("requirements.txt")), "pip", remedy)?;
-    }
-    let run = |file: &str| vec![python.clone().into(), sources.join(file).into()];
-    Some(ExamplePrograms {
-        language: "Python",
-        client: run("client.py"),
-        server: run("server.py"),
-        modules: PathBuf::new(),
-    })
-}
-
-fn node() -> Option<ExamplePrograms> {
-    let (folder, sources) = (folder("node"), Path::new(EXAMPLES).join("node"));
-    let modules = folder.join("node_modules");
-    if !modules.join("@grpc/grpc-js/package.json").exists() {
-        std::fs::copy(sources.join("package.json"), folder.join("package.json")).unwrap();
-        let mut install = Command::new("npm");
-        install
-            .current_dir(&folder)
-            .args(["install", "--no-audit", "--no-fund"]);
-        prepared(
-            &mut install,
-            "npm",
-            "Node.js with npm, and @grpc/grpc-js from its registry",
-        )?;
-    }
-    prepared(
-        Command::new("node").arg("--version"),
-        "node",
-        "https://nodejs.org",
-    )?;
-    let run = |file: &str| vec!["node".into(), sources.join(file).into()];
-    Some(ExamplePrograms {
-        language: "Node",
-        client: run("client.js"),
-        server: run("server.js"),
-        modules,
-    })
 }
 
 /// A server of a language, and two nodes between it and its clients.
@@ -150,7 +38,7 @@ struct ExampleSetting {
 }
 
 impl ExampleSetting {
-    fn new(programs: &ExamplePrograms) -> ExampleSetting {
+    fn new(programs: &LanguagePrograms) -> ExampleSetting {
         let address = free_address();
         let mut world = World::new(ROLE);
         let command = programs.command(&programs.server, &[&address.to_string()]);
@@ -194,13 +82,8 @@ impl ExampleSetting {
     }
 }
 
-/// Where clients of a node connect, without the scheme.
-fn place_of(node: &Node) -> String {
-    place(node, "web").trim_start_matches("http://").to_owned()
-}
-
 /// What a client is told for a name.
-fn greeted(client: &ExamplePrograms, place: &str, name: &str) -> String {
+fn greeted(client: &LanguagePrograms, place: &str, name: &str) -> String {
     let output = client.command(&client.client, &[place, name]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}: {output:?}", client.language);
@@ -208,7 +91,7 @@ fn greeted(client: &ExamplePrograms, place: &str, name: &str) -> String {
 }
 
 /// Each client calls the server of `apps/hello`, which is an app of the node.
-fn call_an_app(clients: &[ExamplePrograms]) {
+fn call_an_app(clients: &[LanguagePrograms]) {
     let mut world = World::new(ROLE);
     let options = NodeOptions {
         tables: tcp_listener("web", "web"),
@@ -226,12 +109,6 @@ fn call_an_app(clients: &[ExamplePrograms]) {
     }
 }
 
-/// An address at which nobody listens just now.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
-
 #[test]
 fn clients_of_each_language_and_apps_call_servers_of_each_through_two_nodes() {
     for (program, package) in [
@@ -241,15 +118,19 @@ fn clients_of_each_language_and_apps_call_servers_of_each_through_two_nodes() {
     ] {
         built::program(program, package, ROLE);
     }
-    let all: Vec<ExamplePrograms> = [go(), python(), node()].into_iter().flatten().collect();
+    let sources = examples();
+    let all: Vec<LanguagePrograms> = [sources.go(), sources.python(), sources.node()]
+        .into_iter()
+        .flatten()
+        .collect();
     watched(move || {
         call_an_app(&all);
         for server in &all {
             let setting = ExampleSetting::new(server);
             let place = place_of(&setting.a);
-            assert_eq!(setting.greeted_app(), server.greeting("Ann"));
+            assert_eq!(setting.greeted_app(), greeting(server, "Ann"));
             for client in &all {
-                assert_eq!(greeted(client, &place, "Ann"), server.greeting("Ann"));
+                assert_eq!(greeted(client, &place, "Ann"), greeting(server, "Ann"));
             }
             let refused = server.command(&server.client, &[&place, ""]).output().unwrap();
             let said = String::from_utf8_lossy(&refused.stderr);
@@ -263,7 +144,7 @@ fn clients_of_each_language_and_apps_call_servers_of_each_through_two_nodes() {
 #[test]
 fn a_schema_is_learned_from_the_reflection_of_a_server_in_go() {
     built::program("provost", "provost-cli", ROLE);
-    let Some(go) = go() else { return };
+    let Some(go) = examples().go() else { return };
     watched(move || {
         let address = free_address();
         let mut world = World::new(ROLE);
@@ -280,7 +161,7 @@ fn a_schema_is_learned_from_the_reflection_of_a_server_in_go() {
             ..NodeOptions::default()
         };
         let node = world.node("one", &options);
-        assert_eq!(greeted(&go, &place_of(&node), "Ann"), go.greeting("Ann"));
+        assert_eq!(greeted(&go, &place_of(&node), "Ann"), greeting(&go, "Ann"));
         let listed = node.operate(&["schema", "list"]);
         assert!(listed.contains(&format!("reflection of {address}")), "{listed}");
         // What is learned is typed: a policy reads a field of it.
@@ -291,7 +172,7 @@ fn a_schema_is_learned_from_the_reflection_of_a_server_in_go() {
         let attach = ["policy", "attach", "--kind", "access", "--name", "acl"];
         let more = ["--config", rules, "--method", "Greet", "--side", "client"];
         node.operate(&[&attach[..], &more[..]].concat());
-        assert_eq!(greeted(&go, &place_of(&node), "Ann"), go.greeting("Ann"));
+        assert_eq!(greeted(&go, &place_of(&node), "Ann"), greeting(&go, "Ann"));
         let refused = go
             .command(&go.client, &[&place_of(&node), "Eve"])
             .output()
