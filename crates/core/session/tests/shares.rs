@@ -18,7 +18,12 @@ const LONG_NS: u64 = 3_600_000_000_000;
 
 /// The header of a request of so many bytes, of which none come with it.
 fn announced(call: u64, message_bytes: u32) -> Vec<u8> {
-    let (mut header, body) = step(call, REQUEST, b"");
+    begun(call, message_bytes, b"")
+}
+
+/// The first frame of a request of so many bytes.
+fn begun(call: u64, message_bytes: u32, first: &[u8]) -> Vec<u8> {
+    let (mut header, body) = step(call, REQUEST, first);
     header.method = UNARY.into();
     header.message_bytes = message_bytes.into();
     frame(&(header, body))
@@ -107,14 +112,18 @@ impl Connections {
         result
     }
 
-    /// Announces messages of every length, from the largest on, and brings all of each but its last chunk, as far as there is
-    /// room.
+    /// Announces messages of every length, from the largest to a kibibyte, and brings nearly all of each, as far as there is room.
     fn bring_nearly_all(&mut self, which: usize) {
         self.at(which, |peer| {
-            for call in 1..=5 {
-                let chunks = (Connections::LARGEST_BYTES >> (call - 1)) / CHUNK_BYTES_MAX;
-                peer.input(&announced(call, chunks * CHUNK_BYTES_MAX)).unwrap();
-                for _ in 1..chunks {
+            let lengths = (0..12).map(|halved| Connections::LARGEST_BYTES >> halved);
+            for (call, bytes) in (1..).zip(lengths) {
+                if bytes <= CHUNK_BYTES_MAX {
+                    peer.input(&begun(call, bytes, &vec![7; bytes as usize - 1]))
+                        .unwrap();
+                    continue;
+                }
+                peer.input(&announced(call, bytes)).unwrap();
+                for _ in 1..bytes / CHUNK_BYTES_MAX {
                     peer.input(&chunk(call, &[7; CHUNK_BYTES_MAX as usize])).unwrap();
                 }
             }
@@ -149,7 +158,7 @@ fn connections_that_send_nearly_all_leave_room_for_others() {
         for which in 0..2 {
             connections.bring_nearly_all(which);
         }
-        assert!(connections.serves(2, 1, 256 << 10), "{encoding:?}");
+        assert!(connections.serves(2, 1, 512 << 10), "{encoding:?}");
         // However many there are, what comes in one piece has room.
         for which in 3..7 {
             connections.bring_nearly_all(which);
