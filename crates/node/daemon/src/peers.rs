@@ -125,3 +125,21 @@ impl Drop for HandshakeUnderWay {
         self.0.handshakes.send_modify(|under_way| *under_way -= 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_network_has_a_quarter_of_the_handshakes() {
+        let places = BoundedPlaces::new(shaking(64));
+        let network = |last| IpAddr::from([192, 0, 2, last]);
+        // Nobody loses its place so soon, so whoever is over its share gets none.
+        let of_one: Vec<_> = (0..64).filter_map(|_| places.enter(network(1))).collect();
+        assert_eq!(of_one.len(), 16);
+        let of_others = (2..5).map(|last| (0..64).filter_map(|_| places.enter(network(last))).collect());
+        let of_others: Vec<Vec<_>> = of_others.collect();
+        assert!(of_others.iter().all(|held| held.len() == 16));
+        assert!(places.enter(network(5)).is_none(), "all have 64");
+    }
+}
