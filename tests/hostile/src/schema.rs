@@ -60,6 +60,30 @@ pub fn bomb(services: usize, messages: usize, fields: i32) -> Vec<u8> {
     prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] })
 }
 
+/// A descriptor set that is refused for a type of so long a name.
+#[must_use]
+pub fn of_a_long_name(bytes: usize) -> Vec<u8> {
+    let unknown = || Some(format!(".long.{}", "x".repeat(bytes)));
+    let service = ServiceDescriptorProto {
+        name: Some("S".to_owned()),
+        method: vec![MethodDescriptorProto {
+            name: Some("Call".to_owned()),
+            input_type: unknown(),
+            output_type: unknown(),
+            ..MethodDescriptorProto::default()
+        }],
+        ..ServiceDescriptorProto::default()
+    };
+    let file = FileDescriptorProto {
+        name: Some("long.proto".to_owned()),
+        package: Some("long".to_owned()),
+        syntax: Some("proto3".to_owned()),
+        service: vec![service],
+        ..FileDescriptorProto::default()
+    };
+    prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] })
+}
+
 fn field(number: i32, ty: Type) -> FieldDescriptorProto {
     FieldDescriptorProto {
         name: Some(format!("f{number}")),

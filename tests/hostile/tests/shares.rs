@@ -22,7 +22,7 @@ use provost_hostile::collusion::write_message;
 use provost_hostile::random::random_of;
 use provost_hostile::raw::{Gone, RawApp};
 use provost_hostile::scene::{Client, Scene};
-use provost_hostile::schema::{TARGETS, TargetSchema, bomb};
+use provost_hostile::schema::{TARGETS, TargetSchema, bomb, of_a_long_name};
 use provost_namespaces::Namespace;
 use provost_shm::{AsFd, Memfd, PacketSocket};
 use provost_wire::control::{AddSchema, Connect, Request, Unbind, request};
@@ -524,19 +524,40 @@ fn what_an_app_names_does_not_fill_the_log() {
     let schema = schema();
     let judged = JudgedAttack::begin(pair, [(&node, PeakBounds::FEW)]);
     let mut app = RawApp::attach(&node.socket, "talkative").expect("it attaches");
+    app.bind(&schema, TARGETS[1]).expect("it binds");
+    let long = "x".repeat(60_000);
+    let hash = schema.hash(TARGETS[1]).0.to_vec();
+    let set = Memfd::of_bytes("schema", &of_a_long_name(long.len())).expect("memory");
+    let connect = |service: &str, address: String| {
+        request::Body::Connect(Connect {
+            service: service.to_owned(),
+            schema_hash: hash.clone(),
+            address,
+            timeout_ns: 1_000_000_000,
+        })
+    };
+    let unbind = request::Body::Unbind(Unbind {
+        service: long.clone(),
+    });
+    let add = request::Body::AddSchema(AddSchema { hash: hash.clone() });
     let mut refusals = 0;
     while refusals < 1000 || judged.goes_on() {
-        let connect = request::Body::Connect(Connect {
-            service: "x".repeat(60_000),
-            schema_hash: schema.hash(TARGETS[0]).0.to_vec(),
-            ..Connect::default()
-        });
-        let unbind = request::Body::Unbind(Unbind {
-            service: "x".repeat(60_000),
-        });
-        for request in [connect, unbind] {
-            let refused = app.ask(request, &[]);
-            assert!(matches!(refused, Err(Gone::Refused { .. })), "{refused:?}");
+        // Wherever an app can name something, it is cut in the answer, and so in what is logged of that.
+        let requests = [
+            (connect(&long, String::new()), None),
+            (connect(TARGETS[1], format!("{long}:1")), None),
+            (unbind.clone(), None),
+            (add.clone(), Some(&set)),
+        ];
+        for (request, memory) in requests {
+            let descriptors: Vec<_> = memory.into_iter().map(AsFd::as_fd).collect();
+            match app.ask(request, &descriptors) {
+                Err(Gone::Refused { message, .. }) => {
+                    let bytes = message.len();
+                    assert!(bytes < LINE_BYTES_MAX, "an answer of {bytes} bytes");
+                }
+                other => panic!("{other:?}"),
+            }
             refusals += 1;
         }
     }
