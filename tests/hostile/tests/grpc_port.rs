@@ -7,11 +7,14 @@ mod beside;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use beside::{ANSWERED_WITHIN, APPS_DECIDE, GoodPair, JudgedAttack, PeakBounds, node, watch};
 use provost_e2e::{Node, World, eventually};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
+use provost_hostile::victim::Outcome;
 use provost_random::SeededRandom;
 use provost_wire::Code;
 
@@ -119,6 +122,44 @@ impl HonestClient {
                 GrpcEvent::Ended { call: of, status, .. } if of == call => return status.code,
                 _ => {}
             }
+        }
+    }
+}
+
+/// Asks the node for its health, again and again, and measures how long its answers take: no app has a part in them.
+struct NodeAsker {
+    stop: Arc<AtomicBool>,
+    asking: JoinHandle<Vec<Duration>>,
+}
+
+impl NodeAsker {
+    fn start(scene: &GrpcScene) -> NodeAsker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let mut client = HonestClient::connect(scene);
+        let asking = std::thread::spawn(move || {
+            let mut took = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                assert_eq!(client.call("/grpc.health.v1.Health/Check"), Code::Ok);
+                took.push(begin.elapsed());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            took
+        });
+        NodeAsker { stop, asking }
+    }
+
+    fn stop(self) -> Outcome {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut took = self.asking.join().expect("all was answered");
+        took.sort_unstable();
+        let at = |part: usize| took.get(part).map_or(0, |took| took.as_micros() as u64);
+        Outcome {
+            calls: took.len() as u64,
+            p99_us: at(took.len() * 99 / 100),
+            slowest_us: at(took.len().saturating_sub(1)),
+            ..Outcome::default()
         }
     }
 }
@@ -242,8 +283,10 @@ fn who_reads_no_replies_costs_its_share() {
     // The share of an attachment, for each of them and for the server.
     const PEAK_BYTES_MAX: u64 = (CLIENTS + 1) * (128 << 20) + (100 << 20);
     let mut scene = GrpcScene::new("[timeouts]\ncompletion_stall_ms = 500\n");
-    let pair = GoodPair::start(&mut scene.world, &scene.node);
+    let mut pair = GoodPair::start(&mut scene.world, &scene.node);
     let (before, peak) = watch(&scene.node);
+    let asker = NodeAsker::start(&scene);
+    pair.end_phase();
     let mut deaf: Vec<_> = (0..CLIENTS).map(|_| HonestClient::connect(&scene)).collect();
     // A million messages of 100 kB.
     let request: &[u8] = &[0x10, 0xc0, 0x84, 0x3d, 0x18, 0xa0, 0x8d, 0x06];
@@ -267,12 +310,17 @@ fn who_reads_no_replies_costs_its_share() {
         std::mem::replace(&mut resident_bytes, now) + GROWTH_BYTES > now
     });
     let peak = peak.stop();
+    // While the queues fill, the server that good apps call makes those messages, too: their calls wait for it, and that is
+    // not the service's to judge. What the service answers itself waits for nothing but its own turns.
+    let (calls, answers) = (pair.end_phase(), asker.stop());
+    println!("{calls:?} while the queues filled, {answers:?} of the node itself");
+    assert!(answers.calls > 20 && answers.complaint(pair.beside_loops()).is_none());
     println!("{before:?} became {peak:?}");
     assert!(
         peak.resident_bytes < before.resident_bytes + PEAK_BYTES_MAX,
         "{before:?} became {peak:?}"
     );
-    // Until now the server was busy that good apps call, too. What nobody reads costs them nothing.
+    // What nobody reads costs good apps nothing.
     let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
     let outcome = judged.end();
     drop(deaf);

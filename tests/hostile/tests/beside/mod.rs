@@ -288,6 +288,16 @@ impl GoodPair {
         GoodPair::across(world, node, node, 2)
     }
 
+    /// What became of its calls since it was asked last.
+    pub(crate) fn end_phase(&mut self) -> Outcome {
+        self.victim.end_phase().expect("an outcome")
+    }
+
+    /// What it is beside loops that leave the service alone.
+    pub(crate) fn beside_loops(&self) -> &Outcome {
+        &self.beside_loops
+    }
+
     /// With its client on one node and its server on another, to be compared with what it is beside so many loops.
     pub(crate) fn across(world: &mut World, client: &Node, server: &Node, loops: usize) -> GoodPair {
         let server = world.server(server);
