@@ -51,8 +51,9 @@ Examples:
 Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET, or beside the one of PROVOST_SOCKET). With
 --json they print the messages of the admin API. Colours: only on a terminal, and not with NO_COLOR.
 
-Exit status: 0 done; 1 failed; 2 wrong command line; 3 the daemon cannot be reached; 4 you may not do this; 5 refused or
-not valid, nothing was changed; 6 tried and undone; 7 no answer in time; 64 and more: the status of a call (provost call).";
+Exit status: 0 done; 1 failed; 2 wrong command line, or a file that cannot be read; 3 the daemon cannot be reached; 4 you may
+not do this; 5 refused or not valid, nothing was changed; 6 tried and undone; 7 no answer in time; 64 and more: the status
+of a call (provost call).";
 
 const DEMO_EXAMPLES: &str = "\
 Starts two nodes' services, a key-value server and its client, each a process of its own, on this machine: no root and

@@ -375,34 +375,9 @@ fn what_is_mistyped_is_named_with_what_may_be_meant() {
                 "delay.percentage: invalid type",
             ),
             (
-                attach(&["access", "--config", "/nowhere/rules.toml"]),
-                2,
-                "/nowhere/rules.toml: No such file",
-            ),
-            (
                 vec!["schema", "prefetch", "/nowhere/a.proto"],
                 2,
                 "/nowhere/a.proto: there is no such file",
-            ),
-            (
-                vec!["schema", "prefetch", "/nowhere/a.pb"],
-                2,
-                "/nowhere/a.pb: No such file",
-            ),
-            (
-                vec!["config", "check", "/nowhere/a.toml"],
-                2,
-                "/nowhere/a.toml: No such file",
-            ),
-            (
-                vec!["config", "diff", "/nowhere/a.toml"],
-                2,
-                "/nowhere/a.toml: No such file",
-            ),
-            (
-                vec!["plan", "run", "/nowhere/plan.toml"],
-                2,
-                "/nowhere/plan.toml: No such file",
             ),
             (
                 vec!["policy", "detach", "nobody"],
@@ -420,7 +395,93 @@ fn what_is_mistyped_is_named_with_what_may_be_meant() {
             let said = operator.fails(code, &command);
             assert!(said.contains(part), "{command:?} does not say {part:?}: {said}");
         }
+        let missing = "/nowhere/a.toml";
+        let named = [
+            attach(&["access", "--config"]),
+            vec!["schema", "prefetch"],
+            vec!["config", "check"],
+            vec!["config", "diff"],
+            vec!["plan", "run"],
+        ];
+        for command in named {
+            let said = operator.fails(2, &[&command[..], &[missing]].concat());
+            assert!(
+                said.contains("/nowhere/a.toml: No such file"),
+                "{command:?}: {said}"
+            );
+        }
         assert!(operator.policies().is_empty());
+    });
+}
+
+#[test]
+fn a_call_that_cannot_be_made_is_answered_with_what_to_type() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let options = NodeOptions {
+            tables: format!(
+                "[[grpc.listener]]\nname = \"g\"\naddress = \"unix:{}/grpc.sock\"\n",
+                world.directory().display()
+            ),
+            ..NodeOptions::default()
+        };
+        let node = world.node("alone", &options);
+        let operator = Operator::of(&node);
+        let call = |method: &'static str, more: &[&'static str]| [&["call", method][..], more].concat();
+        let said = operator.fails(5, &call("probe.Probe/Echo", &[]));
+        assert!(
+            said.contains("give it with --proto FILE") && said.contains("schema prefetch"),
+            "{said}"
+        );
+        operator.text(&["schema", "prefetch", PROBE]);
+        let load = |message: &'static str| vec!["load", "Probe/Echo", message, "--calls", "1"];
+        let table = [
+            (
+                call("probe.Probe.Echo", &[]),
+                2,
+                "or probe.Probe/Echo; provost describe",
+            ),
+            (
+                vec!["load", "probe.Probe.Echo"],
+                2,
+                "or probe.Probe/Echo; provost describe",
+            ),
+            (
+                call("Probe/Echo", &["text=Ann"]),
+                2,
+                "a probe.EchoMessage is such as {\"text\": …}",
+            ),
+            (
+                load("{\"text\": \"{{nubmer}}\"}"),
+                2,
+                "nothing stands for {{nubmer}}: there are {{number}} and {{random}}",
+            ),
+        ];
+        for (command, code, part) in table {
+            let said = operator.fails(code, &command);
+            assert!(said.contains(part), "{command:?} does not say {part:?}: {said}");
+        }
+        // Where something else than a gRPC server answers.
+        let address = node.address.to_string();
+        let said = operator.fails(78, &["call", "Probe/Echo", "--address", &address]);
+        assert!(
+            said.contains("is what answers there a gRPC server, in cleartext?"),
+            "{said}"
+        );
+        // The socket of apps is not the operators'.
+        let said = operator.fails(3, &["status", "--socket", node.socket.to_str().unwrap()]);
+        assert!(
+            said.contains("apps attach there; operators have a socket beside it"),
+            "{said}"
+        );
+        // A path from here is as good as a whole one. The call arrives, and nobody serves it.
+        let mut beside = operator.command(&["call", "Probe/Echo", "--address", "unix:grpc.sock"]);
+        beside.current_dir(world.directory());
+        let said = outcome(beside);
+        assert!(
+            said.code == Some(78) && said.stderr.contains("probe.Probe"),
+            "{said:?}"
+        );
     });
 }
 
