@@ -23,7 +23,7 @@ const SHARE_OF_ROOM: u64 = 2;
 const PROGRESS_NS: Nanos = 30_000_000_000;
 /// How much a connection that holds more than [`UNPROVEN_BYTES_MAX`] must bring in such a time: half as much as each of its
 /// messages has to come at.
-const PROGRESS_BYTES_MIN: u64 = 16 * 30 << 10;
+const PROGRESS_BYTES_MIN: u64 = (16 * 30) << 10;
 /// How soon arrivals are looked at again while this end does not listen.
 const PAUSED_RETRY_NS: Nanos = 1_000_000_000;
 
