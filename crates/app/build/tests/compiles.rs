@@ -32,6 +32,7 @@ pub mod golden {
 #[repr(C)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {
+    /// Any number.
     pub value: u64,
 }
 

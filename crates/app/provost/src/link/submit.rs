@@ -13,6 +13,9 @@ use zerocopy::{Immutable, IntoBytes};
 use super::Link;
 use super::outgoing::{OutgoingMessage, Outstanding};
 
+/// How often a call looks for room before it sleeps until the next tick.
+const ROOM_SPINS: u32 = 100;
+
 /// Why a step was not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubmitError {
@@ -175,6 +178,34 @@ fn as_slot<T: IntoBytes + Immutable>(descriptor: &T) -> Slot {
     slot
 }
 
+/// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.
+pub(crate) async fn when_room<R>(
+    link: &Arc<Link>,
+    deadline_ns: u64,
+    mut attempt: impl FnMut() -> Result<R, SubmitError>,
+) -> Result<R, SubmitError> {
+    let (mut spins, mut place) = (0, None);
+    std::future::poll_fn(|context| {
+        let no_room = match attempt() {
+            Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
+            result => return Poll::Ready(result),
+        };
+        if deadline_ns != 0 && now_ns() >= deadline_ns {
+            return Poll::Ready(Err(no_room));
+        }
+        link.wait_for_room(&mut place, context.waker());
+        // The service may be held up by completions that nobody takes.
+        link.look_in();
+        link.yield_unless_contended();
+        spins += 1;
+        if spins < ROOM_SPINS {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::{CONNECTION_PLACE_BITS, Closed};
@@ -206,34 +237,3 @@ mod tests {
         assert!(!closed.contains(connection(2, 0)));
     }
 }
-
-/// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.
-pub(crate) async fn when_room<R>(
-    link: &Arc<Link>,
-    deadline_ns: u64,
-    mut attempt: impl FnMut() -> Result<R, SubmitError>,
-) -> Result<R, SubmitError> {
-    let (mut spins, mut place) = (0, None);
-    std::future::poll_fn(|context| {
-        let no_room = match attempt() {
-            Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
-            result => return Poll::Ready(result),
-        };
-        if deadline_ns != 0 && now_ns() >= deadline_ns {
-            return Poll::Ready(Err(no_room));
-        }
-        link.wait_for_room(&mut place, context.waker());
-        // The service may be held up by completions that nobody takes.
-        link.look_in();
-        link.yield_unless_contended();
-        spins += 1;
-        if spins < ROOM_SPINS {
-            context.waker().wake_by_ref();
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-/// How often a call looks for room before it sleeps until the next tick.
-const ROOM_SPINS: u32 = 100;
