@@ -86,8 +86,59 @@ fn a_node_of_another_authority_is_refused() {
         let authority = Authority::new();
         let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
         let tables = Authority::new().vouch_for("a", world.directory());
-        let (_a, _agent, first) = client(&mut world, "a", &b, tables);
+        let (a, _agent, first) = client(&mut world, "a", &b, tables);
         assert!(is_refused(&first), "{first:?}");
+        logged(&a, "no authority of this node has issued it", 1);
+    });
+}
+
+/// What `provostd --check-config` says of a configuration with these tables, which is at fault.
+fn fault_of(daemon: &Path, directory: &Path, tables: &str) -> String {
+    let file = directory.join("at-fault.toml");
+    std::fs::write(&file, tables).unwrap();
+    let mut check = std::process::Command::new(daemon);
+    check.args(["--check-config", "--config"]).arg(&file);
+    let checked = check.output().unwrap();
+    assert_eq!(checked.status.code(), Some(2), "{checked:?}");
+    String::from_utf8(checked.stderr).unwrap()
+}
+
+#[test]
+fn what_is_wrong_with_files_of_certificates_is_said_of_the_file_that_it_is_wrong_with() {
+    let daemon = built::program("provostd", "provostd", ROLE);
+    watched(move || {
+        let world = World::new(ROLE);
+        let (authority, directory) = (Authority::new(), world.directory());
+        let (one, other) = ["one", "other"]
+            .map(|node| authority.vouch_for(node, directory))
+            .into();
+        let files = other.lines().zip(one.lines());
+        // The key of another certificate, and a certificate in the place of a key.
+        let keys_swapped: Vec<_> = files
+            .map(|(other, one)| if one.starts_with("key") { other } else { one })
+            .collect();
+        let said = fault_of(&daemon, directory, &keys_swapped.join("\n"));
+        assert!(said.contains("the key is not the certificate's"), "{said}");
+        let no_key = one.replace("one-key.pem", "one-cert.pem");
+        let said = fault_of(&daemon, directory, &no_key);
+        assert!(
+            said.contains("tls.key") && said.contains("no private key in it"),
+            "{said}"
+        );
+        run_in(
+            directory,
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout first-key.pem -out ca.pem -subj /CN=ca\n\
+             openssl req -new -key first-key.pem -subj /CN=b -out b.csr\n\
+             openssl x509 -req -in b.csr -CA ca.pem -CAkey first-key.pem -CAcreateserial -out first-cert.pem",
+        );
+        let first_version = one
+            .replace("one-key.pem", "first-key.pem")
+            .replace("one-cert.pem", "first-cert.pem");
+        let said = fault_of(&daemon, directory, &first_version);
+        assert!(
+            said.contains("tls.cert") && said.contains("certificate of version 1"),
+            "{said}"
+        );
     });
 }
 

@@ -323,8 +323,13 @@ fn carried(a: &Node) -> (String, Vec<String>) {
     (text(&path["transport"]), kinds)
 }
 
+/// Packets that a node has counted, of one kind.
+fn packets(node: &Node, kind: &str) -> u64 {
+    told(node, &["status"])["packets"][kind].as_u64().unwrap_or(0)
+}
+
 fn packets_resent(a: &Node) -> u64 {
-    told(a, &["status"])["packets"]["resent"].as_u64().unwrap_or(0)
+    packets(a, "resent")
 }
 
 #[test]
@@ -366,6 +371,10 @@ fn losses_replacements_and_going_over_are_nothing_that_apps_notice() {
         end(&mut agent, tickets, &asks);
         let resent = packets_resent(&pair.a);
         assert!(resent > 0, "no packet was sent again");
+        // Each kind apart: what came twice came to the server's node, of what was sent again here; and nothing is asked for there.
+        assert!(packets(&pair.a, "probes") < packets(&pair.a, "sent"));
+        assert!(packets(&pair.b, "duplicates") > 0, "nothing came twice");
+        assert_eq!((packets_resent(&pair.b), packets(&pair.b, "probes")), (0, 0));
         let tickets = begin(&mut agent, &asks);
         pair.a.replace();
         assert!(packets_resent(&pair.a) >= resent, "the new process counts anew");

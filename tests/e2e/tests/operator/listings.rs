@@ -55,6 +55,10 @@ fn status_apps_and_datapaths_say_what_there_is() {
             (kinds.first(), kinds.last()),
             (Some(&"frontend"), Some(&"transport-tcp"))
         );
+        // One number everywhere: in listings, in the log, and below in the table.
+        let number = datapath["connection"].as_u64().unwrap();
+        let logged = format!("connection opened connection={number} ");
+        assert!(setting.a.program.log().contains(&logged), "{logged}");
         a.fails(5, &["datapath", "--app", "nobody"]);
 
         // The same as tables: a heading and a row, no line cut and no colour where no terminal is.
@@ -63,6 +67,10 @@ fn status_apps_and_datapaths_say_what_there_is() {
         assert!(lines[0].starts_with("CONN  APP") && lines.len() == 2, "{table}");
         assert!(
             lines[1].contains("probe.Probe") && lines[1].contains("transport-tcp"),
+            "{table}"
+        );
+        assert!(
+            lines[1].trim_start().starts_with(&format!("{number} ")),
             "{table}"
         );
         for listing in ["status", "apps", "datapath"] {
