@@ -1,23 +1,28 @@
 //! Compressed messages between a gRPC client and a gRPC server that know nothing of Provost: they pass one node, and two, as they came.
 //! Both ends are driven by hand, so that the test sees every byte of a message.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod authority;
 mod grpc_client;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use authority::Authority;
 use grpc_client::{EchoMessage, place, tcp_listener};
 use prost::Message as _;
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::{Node, NodeOptions, World, built, watched};
+use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use provost_grpc::{
     EncodingSet, GrpcConfig, GrpcConnection, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding,
     MessageForm, RequestHead, ResponseHead,
 };
 use provost_wire::Code;
+use rustix::process::{Pid, Signal, kill_process};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
@@ -198,10 +203,19 @@ fn serve(socket: TcpStream) {
     }
 }
 
+/// How two nodes speak with each other.
+#[derive(Clone, Copy)]
+enum NodeSecurity {
+    Cleartext,
+    Tls,
+}
+
 /// The node that clients call, one that it leads to perhaps, and the server.
 struct CompressedSetting {
     front: Node,
-    _behind: Option<Node>,
+    behind: Option<Node>,
+    /// What the configuration of the first has beside its route.
+    tables: String,
     _server: RawServer,
     world: World,
 }
@@ -226,31 +240,67 @@ fn listener() -> String {
 impl CompressedSetting {
     fn of_one_node() -> CompressedSetting {
         let (server, mut world) = (RawServer::start(), World::new(ROLE));
-        let tables = listener() + &route("grpc", server.address, "");
-        let front = world.node("one", &options(tables));
+        let front = world.node("one", &options(listener() + &route("grpc", server.address, "")));
         front.operate(&["schema", "prefetch", PROTO]);
         CompressedSetting {
             front,
-            _behind: None,
+            behind: None,
+            tables: listener(),
             _server: server,
             world,
         }
     }
 
     fn of_two_nodes() -> CompressedSetting {
+        CompressedSetting::of_two_nodes_over("tcp", NodeSecurity::Cleartext)
+    }
+
+    /// Two nodes of which the second listens by both transports at one port number.
+    fn of_two_nodes_over(transport: &str, security: NodeSecurity) -> CompressedSetting {
         let (server, mut world) = (RawServer::start(), World::new(ROLE));
+        let tls = match security {
+            NodeSecurity::Cleartext => [String::new(), String::new()],
+            NodeSecurity::Tls => {
+                let authority = Authority::new();
+                ["a", "b"].map(|node| authority.vouch_for(node, world.directory()))
+            }
+        };
+        let [tls_a, tls_b] = tls;
+        let mut behind = world.node("b", &NodeOptions::default());
         let exported = route("grpc", server.address, "export = true\napp = \"front\"\n");
-        let behind = world.node("b", &options(exported));
-        let front = world.node("a", &options(listener() + &route("tcp", behind.address, "")));
+        let datagrams = format!(
+            "[[listener]]\ntransport = \"datagram\"\naddress = \"{}\"\n",
+            behind.address
+        );
+        behind.reconfigure(&options(tls_b + &exported + &datagrams));
+        behind.restart();
+        let tables = tls_a + &listener();
+        let routed = tables.clone() + &route(transport, behind.address, "");
+        let front = world.node("a", &options(routed));
         for node in [&front, &behind] {
             node.operate(&["schema", "prefetch", PROTO]);
         }
         CompressedSetting {
             front,
-            _behind: Some(behind),
+            behind: Some(behind),
+            tables,
             _server: server,
             world,
         }
+    }
+
+    /// Has the first node reach the second one by this transport from now on.
+    fn migrate_to(&mut self, transport: &str) {
+        const MIGRATED: &str = "migrated to another transport";
+        let endpoint = self.behind.as_ref().expect("two nodes").address;
+        let before = self.front.program.log().matches(MIGRATED).count();
+        let tables = self.tables.clone() + &route(transport, endpoint, "");
+        self.front.reconfigure(&options(tables));
+        let serving = Pid::from_raw(self.front.process() as i32).unwrap();
+        kill_process(serving, Signal::HUP).unwrap();
+        eventually("a connection migrates", WAIT_MAX, || {
+            self.front.program.log().matches(MIGRATED).count() > before
+        });
     }
 
     /// Denies calls by a field of their requests.
@@ -329,6 +379,49 @@ fn compressed_messages_pass_two_nodes_as_they_came() {
 }
 
 #[test]
+fn compressed_messages_pass_datagrams_and_tls_as_they_came() {
+    tested(|| {
+        for (transport, security) in [
+            ("datagram", NodeSecurity::Cleartext),
+            ("tcp", NodeSecurity::Tls),
+            ("datagram", NodeSecurity::Tls),
+        ] {
+            let setting = CompressedSetting::of_two_nodes_over(transport, security);
+            sealed_messages_pass(&mut RawClient::of(&setting.front));
+        }
+    });
+}
+
+#[test]
+fn compressed_messages_pass_as_they_came_while_connections_migrate() {
+    tested(|| {
+        let mut setting = CompressedSetting::of_two_nodes();
+        let mut client = RawClient::of(&setting.front);
+        for transport in ["datagram", "tcp"] {
+            // One begins before, goes on meanwhile, and ends behind it.
+            let call = client.begin("Chat", "gzip");
+            let sent: Vec<GrpcMessage> = (0..12)
+                .map(|nth| message(MessageForm::Compressed, &[nth; 10_000]))
+                .collect();
+            let (before, behind) = sent.split_at(6);
+            before.iter().for_each(|message| client.0.send(call, message));
+            client.0.write();
+            setting.migrate_to(transport);
+            behind.iter().for_each(|message| client.0.send(call, message));
+            let now = client.0.now();
+            client.0.grpc.half_close(call, now).unwrap();
+            let answer = client.answer(call);
+            assert_eq!((answer.status.code, answer.encoding), (Code::Ok, GZIP));
+            assert!(
+                answer.messages == sent,
+                "every message comes once, in order, as it was"
+            );
+            sealed_messages_pass(&mut client);
+        }
+    });
+}
+
+#[test]
 fn a_client_that_does_not_take_the_servers_encoding_gets_its_messages_plain() {
     tested(|| {
         let setting = CompressedSetting::of_two_nodes();
@@ -375,6 +468,36 @@ fn a_policy_on_a_field_judges_what_is_compressed_and_what_goes_on_is_what_came()
             // Nobody reads it now, so nobody minds.
             assert_eq!(echo(SEALED).status.code, Code::Ok);
         }
+    });
+}
+
+#[test]
+fn a_tap_shows_what_is_compressed_and_what_goes_on_is_what_came() {
+    tested(|| {
+        let setting = CompressedSetting::of_two_nodes();
+        let attach = ["policy", "attach", "--kind", "tap", "--name", "tap"];
+        let more = ["--method", "Echo", "--side", "client"];
+        setting.front.operate(&[&attach[..], &more[..]].concat());
+        let mut reader = Command::new(built::program("provost", "provost-cli", ROLE))
+            .args(["tap", "-n", "1", "--json"])
+            .env("PROVOST_ADMIN_SOCKET", &setting.front.admin_socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut client = RawClient::of(&setting.front);
+        let open = [message(
+            MessageForm::Compressed,
+            &stored("a tap reads this", 10_000),
+        )];
+        // Nobody knows when the reader has begun to look.
+        while reader.try_wait().unwrap().is_none() {
+            let answer = client.call("Echo", "gzip", &open);
+            assert_eq!(answer.messages, open, "{answer:?}");
+        }
+        let shown = reader.wait_with_output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout);
+        assert!(shown.contains("a tap reads this"), "{shown}");
     });
 }
 

@@ -116,7 +116,7 @@ impl Filter for TapFilter {
 
 fn copy(sampling: &mut OpenSample, step: &mut StepView<'_>) {
     let (parts, message_bytes) = (step.parts(), step.message_bytes());
-    let recorded = RecordedStep {
+    let mut recorded = RecordedStep {
         direction: step.direction(),
         parts,
         status: step.status(),
@@ -146,5 +146,12 @@ fn copy(sampling: &mut OpenSample, step: &mut StepView<'_>) {
         // One that came compressed; what is damaged is left out of the sample.
         let _ = step.decompress();
     }
-    sampling.add(recorded, step.contents());
+    let contents = step.contents();
+    if let Some(protobuf) = contents.protobuf
+        && parts.contains(Parts::MESSAGE)
+    {
+        // Of one that came compressed, what it has plain.
+        recorded.message_bytes = protobuf.len() as u32;
+    }
+    sampling.add(recorded, contents);
 }
