@@ -32,7 +32,7 @@ pub mod golden {
 #[repr(C)]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {
-    /// Any number.
+    /// The only field, which is a number.
     pub value: u64,
 }
 
