@@ -26,7 +26,7 @@ mod without {
 
     /// No runtime is known.
     #[derive(Default)]
-    pub(in crate::link) struct RuntimeWatch;
+    pub(in crate::link) struct RuntimeWatch(());
 
     impl RuntimeWatch {
         #[expect(clippy::unused_self, reason = "as the one that knows a runtime")]

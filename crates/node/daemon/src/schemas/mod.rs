@@ -1,5 +1,4 @@
 //! Schemas that apps brought or the configuration named: compiled once, found by content hash, kept on disk.
-
 //!
 //! What is reached from a schema's services may be counted many times over, so the sum is bounded before anything is made
 //! of it ([`Schema::service_hashes`]), and all services of a set share one schema and its tables. Sets are compiled
