@@ -202,7 +202,7 @@ fn put_over_nic(
     let features = hw::TESTS.map(|package| format!("{package}/verilator"));
     let features = [&features[..], &[format!("{package}/nic")]].concat().join(",");
     let mut targets = hw::tests_over_model(workspace);
-    targets.push(BuildTarget::Test(target.into()));
+    targets.insert(BuildTarget::Test(target.into()));
     let mut over_nic = programs::build_tests(workspace, &targets, &["--features", &features])?;
     // Programs of other packages may bear one of these names.
     over_nic.retain(|program| hw::TESTS.contains(&&*program.package) || is_of(program, package, target));

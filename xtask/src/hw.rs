@@ -6,6 +6,7 @@ mod resources;
 mod synthesis;
 mod tools;
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::Complaints;
@@ -95,7 +96,7 @@ pub(crate) fn check_without_tests(workspace: &Workspace) -> Result<(), Complaint
 }
 
 /// The programs of tests that run over the NIC's model.
-pub(crate) fn tests_over_model(workspace: &Workspace) -> Vec<BuildTarget> {
+pub(crate) fn tests_over_model(workspace: &Workspace) -> BTreeSet<BuildTarget> {
     let members = workspace.members.iter();
     let targets = members
         .filter(|package| TESTS.contains(&&*package.name))
@@ -105,6 +106,7 @@ pub(crate) fn tests_over_model(workspace: &Workspace) -> Vec<BuildTarget> {
         match target.kind.first()?.as_str() {
             "test" => Some(BuildTarget::Test(name)),
             "bin" => Some(BuildTarget::Program(name)),
+            "lib" => Some(BuildTarget::Libraries),
             _ => None,
         }
     };

@@ -1,5 +1,6 @@
 //! One pass that lints and builds everything, and the test programs that it makes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -35,8 +36,10 @@ impl TestProgram {
 }
 
 /// Targets of the workspace whose tests are built.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BuildTarget {
+    /// The tests within all libraries: cargo tells those of members not apart.
+    Libraries,
     /// The program of tests with this name.
     Test(String),
     /// The tests within the program with this name.
@@ -53,12 +56,13 @@ pub(crate) fn build(workspace: &Workspace, arguments: &[&str]) -> Result<Vec<Tes
 /// whole workspace, so that nothing is built again for want of a few.
 pub(crate) fn build_tests(
     workspace: &Workspace,
-    targets: &[BuildTarget],
+    targets: &BTreeSet<BuildTarget>,
     arguments: &[&str],
 ) -> Result<Vec<TestProgram>, Complaints> {
     let mut command = workspace.cargo(&["test", "--no-run", "--quiet", "--workspace"]);
     for target in targets {
         match target {
+            BuildTarget::Libraries => command.arg("--lib"),
             BuildTarget::Test(name) => command.args(["--test", name]),
             BuildTarget::Program(name) => command.args(["--bin", name]),
         };
