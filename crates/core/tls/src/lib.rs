@@ -425,6 +425,11 @@ pub fn explain(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             format!("{error}; no authority of this node has issued it")
         }
+        rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+            format!(
+                "{error}; no authority of this node has issued it: one bears the issuer's name, with another key"
+            )
+        }
         rustls::Error::InvalidMessage(_) => {
             format!("{error}; the peer does not speak TLS: one end has TLS configured, the other has not")
         }
