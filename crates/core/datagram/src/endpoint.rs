@@ -264,6 +264,11 @@ impl<A: Address> Endpoint<A> {
         self.shared.pool.give_back(buffer);
     }
 
+    /// Gives back memory of queues that have grown and are empty. They grow again when they must: for an endpoint that has come to rest.
+    pub fn shrink_queues(&mut self) {
+        self.shared.shrink_queues();
+    }
+
     /// Takes these spares in place of those that the endpoint has. Their buffers count against `assembly_bytes_max` as its own would.
     pub fn exchange_spares(&mut self, spares: &mut SpareMemory) {
         std::mem::swap(&mut self.shared.pool.spares, spares);

@@ -138,6 +138,13 @@ impl Queue {
         }
     }
 
+    /// As large as a new one of this capacity, if nothing waits in it.
+    fn shrink_to(&mut self, capacity: usize) {
+        if self.is_empty() && self.items.len() > capacity.next_power_of_two() {
+            *self = Queue::new(capacity);
+        }
+    }
+
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.length
@@ -304,6 +311,15 @@ impl<A: Copy> Shared<A> {
     #[inline(always)]
     pub(crate) fn is_any_outgoing(&self) -> bool {
         !self.outgoing.is_empty() || !self.pacing.is_empty()
+    }
+
+    pub(crate) fn shrink_queues(&mut self) {
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
+        }
+        self.control.shrink_to(CONTROL_PACKETS_EXPECTED);
+        self.pacing.shrink();
+        self.outgoing.shrink_to(self.config.transmit_queue_packets);
     }
 
     /// Queues a packet that holds a credit. There are no more of them than credits.

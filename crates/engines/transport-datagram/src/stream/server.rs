@@ -174,5 +174,14 @@ impl ResumableStream {
                 |response: &[u8]| Head::read(response).is_some_and(|head| head.number <= acknowledged);
             self.endpoint.return_responses(session, is_known);
         }
+        self.endpoint.shrink_queues();
+        self.returned.shrink_to_fit();
+        self.held.shrink_to_fit();
+        self.outgoing.unsent.shrink_to_fit();
+        self.incoming.ready.shrink_to_fit();
+        if self.incoming.ahead.is_empty() {
+            // A tree from which all has been taken keeps its root.
+            self.incoming.ahead.clear();
+        }
     }
 }
