@@ -212,12 +212,10 @@ impl WaiterRole {
         self.watcher.load(Ordering::Relaxed) == watcher as u32
     }
 
-    /// This one watches the doorbell from now on. Says whether it is another than before. Only who empties the ring calls this.
+    /// This one watches the doorbell from now on. Only who empties the ring calls this.
     #[inline]
-    pub fn set_watcher(&self, watcher: DoorbellWatcher) -> bool {
-        let before = self.watcher.load(Ordering::Relaxed);
+    pub fn set_watcher(&self, watcher: DoorbellWatcher) {
         self.watcher.store(watcher as u32, Ordering::Relaxed);
-        before != watcher as u32
     }
 
     /// For one that hears the doorbell: delivers what it was rung for, if this one watches it still. `drain` begins to empty the ring

@@ -453,7 +453,7 @@ impl Link {
         let role = &self.waiting.role;
         let was_watched = role.is_watched_by(DoorbellWatcher::Reactor);
         role.set_watcher(watch);
-        let is_watched = role.is_watched_by(DoorbellWatcher::Reactor);
+        let is_watched = watch == DoorbellWatcher::Reactor;
         if is_watched != was_watched {
             Reactor::watch_doorbell(self, is_watched);
         }
