@@ -38,13 +38,6 @@ enum WheelItems<T> {
 pub(crate) struct WheelFull;
 
 impl<T: Copy> Wheel<T> {
-    /// Gives back memory that nothing is in, where it is few things that it is for.
-    pub(crate) fn shrink(&mut self) {
-        if let WheelItems::Sorted(items) = &mut self.items {
-            items.shrink_to_fit();
-        }
-    }
-
     /// A wheel of `buckets` (a power of two, 64 at least) that are `width_ns` wide (a power of two), for at most
     /// `items_max` things.
     pub(crate) fn new(width_ns: u64, buckets: usize, items_max: usize) -> Self {
@@ -62,6 +55,13 @@ impl<T: Copy> Wheel<T> {
             items_max: items_max.min(NONE as usize),
             length: 0,
             earliest: u64::MAX,
+        }
+    }
+
+    /// Gives back memory that nothing is in, where it is few things that it is for.
+    pub(crate) fn shrink(&mut self) {
+        if let WheelItems::Sorted(items) = &mut self.items {
+            items.shrink_to_fit();
         }
     }
 
