@@ -47,6 +47,7 @@ pub use state::{
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Nanoseconds of a monotonic clock; in the simulator, of its own.
 pub type Nanos = u64;
@@ -249,8 +250,10 @@ pub trait ReceiveHeap {
         u64::MAX
     }
 
-    /// Counts bytes more, or fewer, that messages of this app in part have in private memory: they take of the same room.
-    fn count_private(&mut self, _bytes: i64) {}
+    /// Where the buffers of messages in part are charged that are private memory: they take of the same room.
+    fn private_share(&self) -> Option<&Arc<PrivateBytes>> {
+        None
+    }
 
     /// A block of `bytes` bytes in the place of a shorter one, with its first `filled` bytes.
     ///

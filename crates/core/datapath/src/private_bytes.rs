@@ -50,6 +50,16 @@ impl PrivateBytes {
         PrivateBytes::within(attachment, u64::MAX)
     }
 
+    /// What messages of one app that have come in part hold, beside its receive heap, whose bound is theirs.
+    #[must_use]
+    pub fn of_messages_in_part() -> Arc<PrivateBytes> {
+        Arc::new(PrivateBytes {
+            held: AtomicU64::new(0),
+            max: u64::MAX,
+            within: None,
+        })
+    }
+
     fn within(share: &Arc<PrivateBytes>, max: u64) -> Arc<PrivateBytes> {
         Arc::new(PrivateBytes {
             held: AtomicU64::new(0),

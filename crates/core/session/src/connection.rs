@@ -317,8 +317,8 @@ impl Connection {
             return;
         };
         let wire = call.wire;
-        if let Some(partial) = call.partial.take() {
-            self.parser.end_partial(&partial, context.receive);
+        if let Some(mut partial) = call.partial.take() {
+            self.parser.end_partial(&mut partial);
             match partial.into {
                 BodyTarget::Nowhere => {}
                 BodyTarget::Block(block) => context.receive.free(block),

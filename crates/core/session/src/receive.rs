@@ -600,8 +600,9 @@ impl Connection {
             return Err(SHARE_TAKEN);
         }
         if is_private {
-            context.receive.count_private(i64::from(held_bytes));
-            return Ok((BodyTarget::Private(context.buffers.take()), held_bytes));
+            let mut buffer = context.buffers.take();
+            arrival::charge(&mut buffer, held_bytes, context.receive);
+            return Ok((BodyTarget::Private(buffer), held_bytes));
         }
         let block = context.receive.allocate(bytes).map_err(|_| HEAP_FULL)?;
         Ok((BodyTarget::Block(block), held_bytes))
@@ -671,10 +672,10 @@ impl Connection {
         {
             return Err(error);
         }
-        let Some(partial) = call.partial.take() else {
+        let Some(mut partial) = call.partial.take() else {
             return Ok(());
         };
-        self.parser.end_partial(&partial, context.receive);
+        self.parser.end_partial(&mut partial);
         let id = call.id;
         let ends = partial.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let tell = partial.parts != Parts::CANCEL || call.announced;

@@ -4,7 +4,7 @@ mod kit;
 
 use kit::{Peer, Setup, frame, step};
 use provost_conformance::{BIDI, UNARY, content};
-use provost_datapath::Step;
+use provost_datapath::{Step, Successor};
 use provost_session::Role;
 use provost_session::handshake::{Encoding, Limits};
 use provost_wire::Code;
@@ -179,6 +179,31 @@ fn connections_that_send_nearly_all_leave_room_for_others() {
         connections.pass_time(LONG_NS);
         assert_eq!(connections.peers[0].heap.live_blocks(), 0, "{encoding:?}");
         assert_eq!(connections.peers[0].heap.private_bytes(), 0, "{encoding:?}");
+    }
+}
+
+#[test]
+fn a_message_in_part_counts_once_whoever_goes_on_with_it() {
+    for successor in [Successor::SameProcess, Successor::OtherProcess] {
+        let mut server = Peer::new(
+            Role::Server,
+            Setup {
+                encoding: Encoding::Protobuf,
+                ..Setup::default()
+            },
+        );
+        let piece = [7; CHUNK_BYTES_MAX as usize];
+        server.input(&announced(1, 3 * CHUNK_BYTES_MAX)).unwrap();
+        server.input(&chunk(1, &piece)).unwrap();
+        let held_bytes = server.heap.private_bytes();
+        assert!(held_bytes >= u64::from(CHUNK_BYTES_MAX), "{held_bytes}");
+        server.succeed(successor);
+        server.expire_arrivals();
+        assert_eq!(server.heap.private_bytes(), held_bytes, "{successor:?}");
+        server.input(&chunk(1, &piece)).unwrap();
+        server.input(&chunk(1, &piece)).unwrap();
+        assert_eq!(server.steps().len(), 1);
+        assert_eq!(server.heap.private_bytes(), 0, "{successor:?}");
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use provost_datapath::{
     Body, BufferPool, ConnectionSignals, Context, Engine, FlowHints, HeapFull, Interest, Nanos, Ports,
-    Progress, Queue, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint, Step, bytes_for_parts,
-    message_offset,
+    PrivateBytes, Progress, Queue, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint, Step,
+    bytes_for_parts, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -51,7 +51,7 @@ pub struct TestHeap {
     blocks: Vec<Option<Vec<u8>>>,
     free: Vec<usize>,
     used_bytes: u64,
-    private_bytes: u64,
+    private_bytes: Arc<PrivateBytes>,
     /// How many bytes it has.
     pub bytes_max: u64,
 }
@@ -62,7 +62,7 @@ impl Default for TestHeap {
             blocks: Vec::new(),
             free: Vec::new(),
             used_bytes: 0,
-            private_bytes: 0,
+            private_bytes: PrivateBytes::of_messages_in_part(),
             bytes_max: u64::MAX,
         }
     }
@@ -78,7 +78,7 @@ impl TestHeap {
     /// What messages in part have in private memory, as the heap was told.
     #[must_use]
     pub fn private_bytes(&self) -> u64 {
-        self.private_bytes
+        self.private_bytes.held()
     }
 
     fn taken(&self, block: &ReceivedBlock) -> &[u8] {
@@ -113,11 +113,11 @@ impl ReceiveHeap for TestHeap {
     }
 
     fn room_in_part(&self) -> u64 {
-        bytes_for_parts(self.bytes_max).saturating_sub(self.used_bytes + self.private_bytes)
+        bytes_for_parts(self.bytes_max).saturating_sub(self.used_bytes + self.private_bytes.held())
     }
 
-    fn count_private(&mut self, bytes: i64) {
-        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
+    fn private_share(&self) -> Option<&Arc<PrivateBytes>> {
+        Some(&self.private_bytes)
     }
 
     fn free(&mut self, block: ReceivedBlock) {

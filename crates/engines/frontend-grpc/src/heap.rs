@@ -1,8 +1,9 @@
 //! A receive heap in private memory: what a reply lies in between its transport and its encoding for the client.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use provost_datapath::{HeapFull, NotSaved, ReceiveHeap, ReceivedBlock, bytes_for_parts};
+use provost_datapath::{HeapFull, NotSaved, PrivateBytes, ReceiveHeap, ReceivedBlock, bytes_for_parts};
 
 /// What a block costs of the heap beside its bytes: bounds the number of blocks.
 const BLOCK_COST_BYTES: u64 = 64;
@@ -15,7 +16,7 @@ pub struct PrivateHeap {
     free: Vec<u32>,
     held_bytes: u64,
     /// Bytes of messages that come in part beside the heap.
-    private_bytes: u64,
+    private_bytes: Arc<PrivateBytes>,
     bytes_max: u64,
     /// Blocks of another process that no engine has claimed yet.
     unclaimed: BTreeSet<u32>,
@@ -37,7 +38,7 @@ impl PrivateHeap {
             blocks: Vec::new(),
             free: Vec::new(),
             held_bytes: 0,
-            private_bytes: 0,
+            private_bytes: PrivateBytes::of_messages_in_part(),
             bytes_max,
             unclaimed: BTreeSet::new(),
         }
@@ -149,11 +150,11 @@ impl ReceiveHeap for PrivateHeap {
     }
 
     fn room_in_part(&self) -> u64 {
-        bytes_for_parts(self.bytes_max).saturating_sub(self.held_bytes + self.private_bytes)
+        bytes_for_parts(self.bytes_max).saturating_sub(self.held_bytes + self.private_bytes.held())
     }
 
-    fn count_private(&mut self, bytes: i64) {
-        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
+    fn private_share(&self) -> Option<&Arc<PrivateBytes>> {
+        Some(&self.private_bytes)
     }
 
     fn free(&mut self, block: ReceivedBlock) {

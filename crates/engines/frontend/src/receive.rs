@@ -1,8 +1,9 @@
 //! An app's receive heap: segments that the service writes and the app maps read-only, made and retired as needed.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use provost_datapath::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock, bytes_for_parts};
+use provost_datapath::{HeapFull, Nanos, PrivateBytes, ReceiveHeap, ReceivedBlock, bytes_for_parts};
 use provost_heap::Heap;
 use provost_shm::{Access, Mapping, Memfd};
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, REGION_BYTES_MAX};
@@ -87,7 +88,7 @@ pub struct AppReceiveHeap {
     /// long as it has not, they are not the system's.
     retired_bytes: u64,
     /// Bytes of messages that come in part into private memory.
-    private_bytes: u64,
+    private_bytes: Arc<PrivateBytes>,
     /// Where the next segment is looked for, so that a place is used again as late as possible.
     pub(crate) next_place: u64,
     next_check: Nanos,
@@ -118,7 +119,7 @@ impl AppReceiveHeap {
             segments_made: 0,
             total_bytes: 0,
             retired_bytes: 0,
-            private_bytes: 0,
+            private_bytes: PrivateBytes::of_messages_in_part(),
             next_place: u64::from(limits.window_at) * UNIT,
             next_check: 0,
         }
@@ -343,11 +344,11 @@ impl ReceiveHeap for AppReceiveHeap {
             .iter()
             .map(|segment| segment.heap.used_bytes())
             .sum();
-        bytes_for_parts(allowed).saturating_sub(used + self.private_bytes)
+        bytes_for_parts(allowed).saturating_sub(used + self.private_bytes.held())
     }
 
-    fn count_private(&mut self, bytes: i64) {
-        self.private_bytes = self.private_bytes.saturating_add_signed(bytes);
+    fn private_share(&self) -> Option<&Arc<PrivateBytes>> {
+        Some(&self.private_bytes)
     }
 
     fn free(&mut self, block: ReceivedBlock) {

@@ -1,7 +1,7 @@
 //! What a peer can make this end hold for messages that do not come: memory is taken as bytes arrive, each connection has a
 //! share of its app's, and messages in part must go on coming and be whole within a time.
 
-use provost_datapath::{Context, HeapFull, Nanos, ReceiveHeap};
+use provost_datapath::{Buffer, Context, HeapFull, Nanos, ReceiveHeap};
 use provost_wire::Code;
 
 use super::FrameParser;
@@ -66,6 +66,11 @@ pub(crate) const HEAP_FULL: &str =
     "the receiver has no memory for the message: its app holds on to too many received messages";
 pub(crate) const SHARE_TAKEN: &str = "the receiver has no memory for the message: messages that have come in part hold all that they may of its app's memory";
 
+/// Has a buffer count for so many bytes of its app's room for messages in part, until it is given back, dropped, or whole.
+pub(crate) fn charge(buffer: &mut Buffer, bytes: u32, receive: &dyn ReceiveHeap) {
+    buffer.charge = receive.private_share().map(|share| share.charge(bytes.into()));
+}
+
 /// The first place of a body of which `left` bytes are in its first frame and `total` in all, while so many bytes of others
 /// are announced.
 pub(crate) fn first_bytes(left: u32, total: u32, receiving_bytes: u64) -> u32 {
@@ -105,10 +110,7 @@ impl PartialStep {
     fn grow(&mut self, held_bytes: u32, context: &mut Context<'_>) -> Result<(), HeapFull> {
         match &mut self.into {
             BodyTarget::Block(block) => context.receive.grow(block, self.filled, held_bytes)?,
-            BodyTarget::Private(_) => {
-                let more = i64::from(held_bytes) - i64::from(self.held_bytes);
-                context.receive.count_private(more);
-            }
+            BodyTarget::Private(buffer) => charge(buffer, held_bytes, context.receive),
             BodyTarget::Nowhere => {}
         }
         self.held_bytes = held_bytes;
@@ -127,11 +129,11 @@ impl FrameParser {
     }
 
     /// Counts a message no more that has come whole, or is given up.
-    pub(crate) fn end_partial(&mut self, partial: &PartialStep, receive: &mut dyn ReceiveHeap) {
+    pub(crate) fn end_partial(&mut self, partial: &mut PartialStep) {
         self.receiving_bytes -= u64::from(partial.total);
         self.held_bytes -= u64::from(partial.held_bytes);
-        if let BodyTarget::Private(_) = partial.into {
-            receive.count_private(-i64::from(partial.held_bytes));
+        if let BodyTarget::Private(buffer) = &mut partial.into {
+            buffer.charge = None;
         }
     }
 
@@ -239,8 +241,8 @@ impl Connection {
                 && partial.expires_at == 0
             {
                 (partial.begun_at, partial.expires_at) = (clock, expires_at);
-                if let BodyTarget::Private(_) = partial.into {
-                    context.receive.count_private(i64::from(partial.held_bytes));
+                if let BodyTarget::Private(buffer) = &mut partial.into {
+                    charge(buffer, partial.held_bytes, context.receive);
                 }
             }
         }
