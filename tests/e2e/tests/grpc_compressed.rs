@@ -1,7 +1,6 @@
 //! Compressed messages between a gRPC client and a gRPC server that know nothing of Provost: they pass one node, and two, as they came.
 //! Both ends are driven by hand, so that the test sees every byte of a message.
 
-#[allow(dead_code, reason = "other tests use the rest of it")]
 mod grpc_client;
 
 use std::io::{Read, Write};
