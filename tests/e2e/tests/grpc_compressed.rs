@@ -1,15 +1,19 @@
 //! Compressed messages between a gRPC client and a gRPC server that know nothing of Provost: they pass one node, and two, as they came.
 //! Both ends are driven by hand, so that the test sees every byte of a message.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod authority;
 mod grpc_client;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use authority::Authority;
 use grpc_client::{EchoMessage, place, tcp_listener};
 use prost::Message as _;
 use provost_e2e::driver::WAIT_MAX;
@@ -20,6 +24,9 @@ use provost_grpc::{
 };
 use provost_wire::Code;
 use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
@@ -29,20 +36,24 @@ const SEALED: &[u8] = b"nobody looks into this";
 /// Messages that a node decompresses have so many bytes at most.
 const PLAIN_BYTES_MAX: usize = 1 << 20;
 
+/// What carries HTTP/2: a socket, or TLS over one.
+trait ByteStream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> ByteStream for S {}
+
 /// One end of a connection, which blocks.
 struct RawEnd {
     grpc: GrpcConnection<Arc<[u8]>>,
-    socket: TcpStream,
+    stream: Box<dyn ByteStream>,
     input: Vec<u8>,
     began: Instant,
 }
 
 impl RawEnd {
-    fn new(grpc: GrpcConnection<Arc<[u8]>>, socket: TcpStream) -> RawEnd {
-        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    fn new(grpc: GrpcConnection<Arc<[u8]>>, stream: Box<dyn ByteStream>) -> RawEnd {
         RawEnd {
             grpc,
-            socket,
+            stream,
             input: Vec::new(),
             began: Instant::now(),
         }
@@ -59,7 +70,7 @@ impl RawEnd {
             if bytes.is_empty() {
                 return;
             }
-            self.socket.write_all(&bytes).unwrap();
+            self.stream.write_all(&bytes).unwrap();
             self.grpc.advance(bytes.len(), self.now());
         }
     }
@@ -78,7 +89,7 @@ impl RawEnd {
             }
             self.write();
             let mut bytes = [0; 16 << 10];
-            match self.socket.read(&mut bytes) {
+            match self.stream.read(&mut bytes) {
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.input.extend_from_slice(&bytes[..count]),
             }
@@ -102,16 +113,67 @@ struct RawAnswer {
     status: GrpcStatus,
 }
 
+/// How programs that are no nodes prove who they are, and whom they trust.
+struct TlsEnds {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl TlsEnds {
+    /// With the files of somebody for whom an authority has vouched.
+    fn of(directory: &Path, name: &str) -> TlsEnds {
+        let file = |kind: &str| directory.join(format!("{name}-{kind}.pem"));
+        let certificate = |kind: &str| CertificateDer::from_pem_file(file(kind)).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut trusted = rustls::RootCertStore::empty();
+        trusted.add(certificate("ca")).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let mut client = client.with_root_certificates(trusted).with_no_client_auth();
+        client.alpn_protocols = vec![b"h2".to_vec()];
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let key = PrivateKeyDer::from_pem_file(file("key")).unwrap();
+        let mut server = server
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate("cert")], key)
+            .unwrap();
+        server.alpn_protocols = vec![b"h2".to_vec()];
+        TlsEnds {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        }
+    }
+}
+
+fn socket_to(node: &Node) -> TcpStream {
+    let place = place(node, "web");
+    let (_, address) = place.split_once("://").unwrap();
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    socket
+}
+
 /// A client that compresses by gzip.
 struct RawClient(RawEnd);
 
 impl RawClient {
     fn of(node: &Node) -> RawClient {
-        let address: SocketAddr = place(node, "web").replace("http://", "").parse().unwrap();
-        let socket = TcpStream::connect(address).unwrap();
+        RawClient::over(Box::new(socket_to(node)))
+    }
+
+    fn within_tls(node: &Node, ends: &TlsEnds) -> RawClient {
+        let name = "localhost".try_into().unwrap();
+        let tls = ClientConnection::new(Arc::clone(&ends.client), name).unwrap();
+        RawClient::over(Box::new(StreamOwned::new(tls, socket_to(node))))
+    }
+
+    fn over(stream: Box<dyn ByteStream>) -> RawClient {
         RawClient(RawEnd::new(
             GrpcConnection::client(GrpcConfig::default(), 1),
-            socket,
+            stream,
         ))
     }
 
@@ -160,11 +222,25 @@ struct RawServer {
 
 impl RawServer {
     fn start() -> RawServer {
+        RawServer::start_with(|socket| Box::new(socket))
+    }
+
+    fn within_tls(ends: &TlsEnds) -> RawServer {
+        let config = Arc::clone(&ends.server);
+        RawServer::start_with(move |socket| {
+            let tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+            Box::new(StreamOwned::new(tls, socket))
+        })
+    }
+
+    fn start_with(wrap: impl Fn(TcpStream) -> Box<dyn ByteStream> + Send + 'static) -> RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let serving = move || {
             for socket in listener.incoming().flatten() {
-                std::thread::spawn(|| serve(socket));
+                socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+                let stream = wrap(socket);
+                std::thread::spawn(|| serve(stream));
             }
         };
         RawServer {
@@ -174,8 +250,8 @@ impl RawServer {
     }
 }
 
-fn serve(socket: TcpStream) {
-    let mut end = RawEnd::new(GrpcConnection::server(GrpcConfig::default(), 1), socket);
+fn serve(stream: Box<dyn ByteStream>) {
+    let mut end = RawEnd::new(GrpcConnection::server(GrpcConfig::default(), 1), stream);
     let is_over = |error: &dyn std::fmt::Display| println!("a call has ended before: {error}");
     while let Some(event) = end.next() {
         let now = end.now();
@@ -227,6 +303,14 @@ fn listener() -> String {
     tcp_listener("web", "web") + &format!("message_bytes = {PLAIN_BYTES_MAX}\n")
 }
 
+/// A table of TLS beside HTTP/2, with these files of a name.
+fn tls_table(table: &str, directory: &Path, name: &str, kinds: &[&str]) -> String {
+    kinds.iter().fold(format!("[{table}]\n"), |lines, kind| {
+        let file = directory.join(format!("{name}-{kind}.pem"));
+        lines + &format!("{kind} = \"{}\"\n", file.display())
+    })
+}
+
 impl CompressedSetting {
     fn of_one_node() -> CompressedSetting {
         let (server, mut world) = (RawServer::start(), World::new(ROLE));
@@ -269,6 +353,40 @@ impl CompressedSetting {
             _server: server,
             world,
         }
+    }
+
+    /// One node, or two that meet each other within TLS; so are the client's connection and the server's.
+    fn within_tls(node_count: usize) -> (CompressedSetting, TlsEnds) {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let directory = world.directory().to_owned();
+        let [tls_front, tls_behind] = ["front", "behind"].map(|name| authority.vouch_for(name, &directory));
+        authority.vouch_for("outer", &directory);
+        let ends = TlsEnds::of(&directory, "outer");
+        let server = RawServer::within_tls(&ends);
+        let tables = listener() + &tls_table("grpc.listener.tls", &directory, "outer", &["cert", "key"]);
+        let to_server = |more: &str| {
+            route("grpc", server.address, more) + &tls_table("route.tls", &directory, "outer", &["ca"])
+        };
+        let behind = (node_count == 2).then(|| {
+            let exported = to_server("export = true\napp = \"front\"\n");
+            world.node("b", &options(exported + &tls_behind))
+        });
+        let onwards = match &behind {
+            Some(behind) => route("tcp", behind.address, "") + &tls_front,
+            None => to_server(""),
+        };
+        let front = world.node("a", &options(tables.clone() + &onwards));
+        for node in behind.iter().chain([&front]) {
+            node.operate(&["schema", "prefetch", PROTO]);
+        }
+        let setting = CompressedSetting {
+            front,
+            behind,
+            tables,
+            _server: server,
+            world,
+        };
+        (setting, ends)
     }
 
     /// Has the first node reach the second one by this transport from now on.
@@ -365,6 +483,29 @@ fn compressed_messages_pass_datagrams_as_they_came() {
     tested(|| {
         let setting = CompressedSetting::of_two_nodes_over("datagram");
         sealed_messages_pass(&mut RawClient::of(&setting.front));
+    });
+}
+
+#[test]
+fn compressed_messages_pass_as_they_came_within_tls() {
+    tested(|| {
+        for node_count in [1, 2] {
+            let (setting, ends) = CompressedSetting::within_tls(node_count);
+            let mut client = RawClient::within_tls(&setting.front, &ends);
+            sealed_messages_pass(&mut client);
+            // A policy that reads fields sees the same messages.
+            setting.deny_secrets();
+            let mut echo = |text: &str| {
+                let sent = [message(MessageForm::Compressed, &stored(text, 10_000))];
+                (client.call("Echo", "gzip", &sent), sent)
+            };
+            let (answer, sent) = echo("open");
+            assert_eq!(answer.messages, sent, "{answer:?}");
+            let (answer, _) = echo("secret");
+            assert_eq!(answer.status.code, Code::PermissionDenied, "{answer:?}");
+            let seen = setting.front.operate(&["apps"]);
+            assert!(seen.contains("(TLS)"), "{seen}");
+        }
     });
 }
 
