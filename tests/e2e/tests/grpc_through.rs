@@ -6,7 +6,7 @@ mod grpc_client;
 mod tonic_probe;
 
 use grpc_client::traffic::{CountingProxy, SteadyTraffic};
-use grpc_client::{EchoMessage, GrpcProbe, place, run, tcp_listener};
+use grpc_client::{EchoMessage, GrpcProbe, place, run, spawn, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
@@ -363,6 +363,67 @@ fn channelz_tells_of_clients_and_of_connections_to_servers() {
             let plain = GrpcProbe::at(&place(&setting.node, "plain"));
             let refused = channelz::<ServerList>(&plain, "GetServers", 0).await;
             assert_eq!(refused.unwrap_err().code(), Code::Unimplemented);
+        });
+    });
+}
+
+/// What the kernel counts of a process: page faults so far, and bytes of memory that belong to no file.
+fn faults_and_resident(process: u32) -> (u64, u64) {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    let faults = after_name.split_whitespace().nth(7).unwrap().parse().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib: u64 = kib.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    (faults, kib << 10)
+}
+
+#[test]
+fn large_messages_take_the_memory_of_those_before_them_and_leave_none_at_rest() {
+    /// Of a message, and so of memory that it takes twice: on its way there and back.
+    const BYTES: usize = 1 << 20;
+    const AT_A_TIME: usize = 32;
+    const ROUNDS: usize = 10;
+    /// Without memory that is kept, each call has most of its pages mapped anew.
+    const FAULTS_MAX: u64 = (BYTES / 4096 / 4) as u64;
+    /// What is left of them after a moment's rest.
+    const LEFT_MAX: u64 = 4 << 20;
+    tested(|| {
+        let setting = ThroughSetting::new();
+        let process = setting.node.process();
+        let call = |rounds: usize| {
+            run(async {
+                let probe = setting.probe();
+                let caller = || {
+                    let probe = probe.clone();
+                    spawn(async move {
+                        for _ in 0..rounds {
+                            let message = EchoMessage {
+                                payload: vec![7; BYTES],
+                                ..EchoMessage::default()
+                            };
+                            let reply: EchoMessage = probe.unary("Echo", message).await.unwrap();
+                            assert_eq!(reply.payload.len(), BYTES);
+                        }
+                    })
+                };
+                let callers: Vec<_> = (0..AT_A_TIME).map(|_| caller()).collect();
+                for caller in callers {
+                    caller.await.unwrap();
+                }
+            });
+        };
+        let (_, at_first) = faults_and_resident(process);
+        call(ROUNDS);
+        let (before, _) = faults_and_resident(process);
+        call(ROUNDS);
+        let (after, in_use) = faults_and_resident(process);
+        let faults = (after - before) / (ROUNDS * AT_A_TIME) as u64;
+        println!("{faults} page faults a call; {at_first} bytes at first, {in_use} after the calls");
+        assert!(faults <= FAULTS_MAX, "{faults} page faults a call");
+        eventually("the memory of calls is given back", WAIT_MAX, || {
+            let (_, now) = faults_and_resident(process);
+            now < at_first + LEFT_MAX
         });
     });
 }

@@ -1,5 +1,5 @@
-//! Pages of code that only starting, connecting and ending needed: given back when nothing of that has happened for a moment. They
-//! would be most of what a service at rest has in memory.
+//! Pages of code and free memory that only starting, connecting and ending needed: given back when nothing of that has happened for a
+//! moment. They would be most of what a service at rest has in memory. What calls have left is given back by runtimes that rest.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,13 +13,14 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// At least so long between two times, as what is needed again has to be mapped again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Gives code back once what was started has come to rest, and again after each change of the connections.
-pub(crate) async fn release_code(connections: Rc<ConnectionRegistry>) {
+/// Gives code and free memory back once what was started has come to rest, and again after each change of the connections.
+pub(crate) async fn release_memory(connections: Rc<ConnectionRegistry>) {
     loop {
         while timeout(SETTLES, connections.changed()).await.is_ok() {}
         if let Err(error) = provost_shm::release_program_pages() {
             tracing::debug!(%error, "code that nothing needs now stays in memory");
         }
+        provost_shm::release_freed_memory();
         sleep(PAUSE).await;
         connections.changed().await;
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use provost_datapath::Nanos;
 use provost_shm::{Doorbell, Interest, Poller, TimeSlice, TimeSliceChoice, Wait};
@@ -52,10 +53,62 @@ pub enum WatchedSource<'a> {
     Socket(RawFd),
 }
 
+/// A runtime to which nothing has happened for so long is at rest.
+const REST_NS: u64 = 500_000_000;
+
+/// Runtimes of this process that are not at rest.
+static AWAKE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a runtime is at rest. Each gives back the end of its arena then, and the last one all that is free.
+struct RestState {
+    is_at_rest: bool,
+}
+
+impl RestState {
+    fn new() -> RestState {
+        AWAKE.fetch_add(1, Ordering::Relaxed);
+        RestState { is_at_rest: false }
+    }
+
+    /// Whether nothing in so long a sleep brings the runtime to rest.
+    fn is_coming(&self, wait: Wait) -> bool {
+        let is_long = match wait {
+            Wait::Now => false,
+            Wait::AtMost(nanos) => nanos >= REST_NS,
+            Wait::Forever => true,
+        };
+        is_long && !self.is_at_rest
+    }
+
+    fn wake(&mut self) {
+        if std::mem::replace(&mut self.is_at_rest, false) {
+            AWAKE.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn rest(&mut self) {
+        self.is_at_rest = true;
+        if AWAKE.fetch_sub(1, Ordering::Relaxed) == 1 {
+            provost_shm::release_freed_memory();
+        } else {
+            provost_shm::release_freed_memory_of_thread();
+        }
+    }
+}
+
+impl Drop for RestState {
+    fn drop(&mut self) {
+        if !self.is_at_rest {
+            AWAKE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The kernel's clock, scheduler and epoll.
 pub struct KernelPlatform {
     poller: Poller,
     time_slice: TimeSlice,
+    rest: RestState,
 }
 
 impl KernelPlatform {
@@ -67,6 +120,7 @@ impl KernelPlatform {
         Ok(KernelPlatform {
             poller: Poller::create()?,
             time_slice: TimeSlice::new(time_slice),
+            rest: RestState::new(),
         })
     }
 }
@@ -115,10 +169,25 @@ impl RuntimePlatform for KernelPlatform {
 
     #[inline]
     fn wait(&mut self, wait: Wait, mut on_ready: impl FnMut(u64, Nanos)) {
+        let is_coming_to_rest = self.rest.is_coming(wait);
+        let wait = if is_coming_to_rest {
+            Wait::AtMost(REST_NS)
+        } else {
+            wait
+        };
         // An error of epoll_wait can only be a bug of ours; the next round tries again.
-        if let Ok(events) = self.poller.wait(wait) {
-            let woken_at = provost_shm::now_ns();
-            events.for_each(|event| on_ready(event.token, woken_at));
+        let Ok(events) = self.poller.wait(wait) else {
+            return;
+        };
+        let (woken_at, mut is_any) = (provost_shm::now_ns(), false);
+        events.for_each(|event| {
+            is_any = true;
+            on_ready(event.token, woken_at);
+        });
+        if is_any {
+            self.rest.wake();
+        } else if is_coming_to_rest {
+            self.rest.rest();
         }
     }
 }

@@ -9,6 +9,7 @@ mod clock;
 mod doorbell;
 mod error;
 mod fork;
+mod freed_memory;
 mod mapping;
 mod memfd;
 mod packet;
@@ -22,6 +23,7 @@ pub use clock::{now_ns, yield_now};
 pub use doorbell::{Doorbell, Ringer};
 pub use error::ShmError;
 pub use fork::is_forked_child;
+pub use freed_memory::{keep_freed_memory, release_freed_memory, release_freed_memory_of_thread};
 pub use mapping::{Access, Mapping};
 pub use memfd::{Memfd, MemfdLimits, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, Seals, punch_hole};
 pub use packet::{
