@@ -13,8 +13,9 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// At least so long between two times, as what is needed again has to be mapped again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Gives code and free memory back once what was started has come to rest, and again after each change of the connections.
-pub(crate) async fn release_memory(connections: Rc<ConnectionRegistry>) {
+/// Keeps what calls free; gives code and free memory back once what was started has come to rest, and again after each change of the connections.
+pub(crate) async fn manage_memory(connections: Rc<ConnectionRegistry>) {
+    provost_shm::keep_freed_memory();
     loop {
         while timeout(SETTLES, connections.changed()).await.is_ok() {}
         if let Err(error) = provost_shm::release_program_pages() {

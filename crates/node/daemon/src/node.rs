@@ -427,7 +427,6 @@ async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> NodeEnd {
-    provost_shm::keep_freed_memory();
     // Each kind of work that apps cause here has its turns, so that what the node itself wants never waits. Handshakes with
     // those who come, and policies of connections, have threads of their own ([`WorkThreads`]).
     let threads = ATTEMPT_THREADS_MAX + LOOKUP_THREADS_MAX + COMPILING_THREADS_MAX + BLOCKING_THREADS_SPARE;
@@ -585,7 +584,7 @@ impl ServingTasks {
             tokio::task::spawn_local(page::serve(plane.clone(), listener))
         });
         plane.peers.follow_certificates();
-        tokio::task::spawn_local(at_rest::release_memory(Rc::clone(&plane.connections)));
+        tokio::task::spawn_local(at_rest::manage_memory(Rc::clone(&plane.connections)));
         tokio::task::spawn_local(observe::follow(plane.clone()));
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
             tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));
