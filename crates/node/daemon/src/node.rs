@@ -430,12 +430,8 @@ fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> Node
     // Each kind of work that apps cause here has its turns, so that what the node itself wants never waits. Handshakes with
     // those who come, and policies of connections, have threads of their own ([`WorkThreads`]).
     let threads = ATTEMPT_THREADS_MAX + LOOKUP_THREADS_MAX + COMPILING_THREADS_MAX + BLOCKING_THREADS_SPARE;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = thread_pool::event_loop("control-work", threads)
         .enable_all()
-        .thread_name("control-work")
-        .max_blocking_threads(threads)
-        .thread_stack_size(thread_pool::STACK_BYTES)
-        .thread_keep_alive(thread_pool::KEEPALIVE)
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,

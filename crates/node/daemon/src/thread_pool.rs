@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 /// Stack of a thread, in bytes: enough for handshakes.
 pub(crate) const STACK_BYTES: usize = 512 << 10;
 /// How long a thread stays without work.
-pub(crate) const KEEPALIVE: Duration = Duration::from_secs(2);
+const KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// Threads on which policies are made ready for connections that open: it takes little, unless one compiles much.
 const POLICY_THREADS: usize = 4;
@@ -38,6 +38,18 @@ impl WorkThreads {
     }
 }
 
+/// An event loop of this thread, with so many others at most that block. Those give back what they have freed when they end.
+pub(crate) fn event_loop(name: &'static str, threads_max: usize) -> Builder {
+    let mut builder = Builder::new_current_thread();
+    builder
+        .thread_name(name)
+        .max_blocking_threads(threads_max)
+        .thread_stack_size(STACK_BYTES)
+        .thread_keep_alive(KEEPALIVE)
+        .on_thread_stop(provost_shm::release_freed_memory_of_thread);
+    builder
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct ThreadPool {
@@ -49,12 +61,7 @@ pub(crate) struct ThreadPool {
 impl ThreadPool {
     /// A pool of so many threads at most, which start when they are needed.
     pub(crate) fn new(name: &'static str, threads_max: usize) -> io::Result<ThreadPool> {
-        let runtime = Builder::new_current_thread()
-            .thread_name(name)
-            .max_blocking_threads(threads_max)
-            .thread_stack_size(STACK_BYTES)
-            .thread_keep_alive(KEEPALIVE)
-            .build()?;
+        let runtime = event_loop(name, threads_max).build()?;
         Ok(ThreadPool {
             handle: runtime.handle().clone(),
             runtime: Some(runtime),
@@ -110,6 +117,36 @@ mod tests {
         }
         for ended in running {
             assert_eq!(ended.await.unwrap(), "tested");
+        }
+    }
+
+    /// What this process has of memory that belongs to no file, in bytes.
+    fn resident_bytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib: u64 = kib.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+        kib << 10
+    }
+
+    #[tokio::test]
+    #[cfg(target_env = "gnu")]
+    async fn threads_that_end_give_back_what_their_work_has_freed() {
+        const BYTES: usize = 30 << 20;
+        provost_shm::keep_freed_memory();
+        let pool = ThreadPool::new("freeing", 1).unwrap();
+        let work = || {
+            drop(std::hint::black_box(vec![1_u8; BYTES]));
+            resident_bytes()
+        };
+        let after_work = pool.run(work).await.unwrap();
+        let begun = std::time::Instant::now();
+        while resident_bytes() + BYTES as u64 / 2 > after_work {
+            assert!(
+                begun.elapsed() < 10 * KEEPALIVE,
+                "of {after_work} bytes {} are left",
+                resident_bytes()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
