@@ -27,13 +27,13 @@ impl ThroughSetting {
     fn new() -> ThroughSetting {
         let server = TonicServer::start();
         let endpoint = server.address.to_string();
-        ThroughSetting::leading_to(&endpoint, server)
+        ThroughSetting::leading_to(&endpoint, "", server)
     }
 
-    /// Where the node finds the server at an endpoint.
-    fn leading_to(endpoint: &str, server: TonicServer) -> ThroughSetting {
+    /// Where the node finds the server at an endpoint, by a route with these lines more.
+    fn leading_to(endpoint: &str, more: &str, server: TonicServer) -> ThroughSetting {
         let route = format!(
-            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"grpc\"\nendpoints = [\"{endpoint}\"]\n"
+            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"grpc\"\nendpoints = [\"{endpoint}\"]\n{more}"
         );
         let mut world = World::new(ROLE);
         let options = NodeOptions {
@@ -78,7 +78,7 @@ fn hot_restarts_keep_both_connections_and_all_calls() {
         let server = TonicServer::start();
         let to_server = CountingProxy::to(&server.address.to_string());
         let endpoint = to_server.place().replace("http://", "");
-        let mut setting = ThroughSetting::leading_to(&endpoint, server);
+        let mut setting = ThroughSetting::leading_to(&endpoint, "", server);
         let to_node = CountingProxy::to(&place(&setting.node, "web"));
         let traffic = SteadyTraffic::begin(&GrpcProbe::at(&to_node.place()), "hot");
         for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
@@ -94,6 +94,23 @@ fn hot_restarts_keep_both_connections_and_all_calls() {
         traffic.end();
         let connections = (to_node.connections(), to_server.connections());
         assert_eq!(connections, (1, 1), "an end was connected to again");
+    });
+}
+
+#[test]
+fn connections_to_servers_have_a_greatest_age_of_which_calls_notice_nothing() {
+    tested(|| {
+        let server = TonicServer::start();
+        let to_server = CountingProxy::to(&server.address.to_string());
+        let endpoint = to_server.place().replace("http://", "");
+        let setting = ThroughSetting::leading_to(&endpoint, "connection_age_s = 1\n", server);
+        let to_node = CountingProxy::to(&place(&setting.node, "web"));
+        let traffic = SteadyTraffic::begin(&GrpcProbe::at(&to_node.place()), "aging");
+        eventually("connections follow each other", WAIT_MAX, || {
+            to_server.connections() >= 4
+        });
+        traffic.end();
+        assert_eq!(to_node.connections(), 1, "the client has connected again");
     });
 }
 

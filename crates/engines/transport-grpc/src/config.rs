@@ -61,6 +61,8 @@ pub struct GrpcTransportConfig {
     pub keepalive_interval_ns: u64,
     /// How long it may take to answer, in nanoseconds.
     pub keepalive_timeout_ns: u64,
+    /// For how long calls begin on the connection, in nanoseconds; 0 for ever. A successor begins to count anew.
+    pub age_max_ns: u64,
     /// Calls under way, waiting ones too.
     pub calls_max: u32,
     /// Largest message in either direction, in bytes.
@@ -76,6 +78,7 @@ impl Default for GrpcTransportConfig {
         GrpcTransportConfig {
             keepalive_interval_ns: KEEPALIVE_INTERVAL_NS_MIN,
             keepalive_timeout_ns: 20 * SECOND_NS,
+            age_max_ns: 0,
             calls_max: CALLS_IN_FLIGHT_MAX as u32,
             message_bytes_max: MESSAGE_BYTES_MAX,
             compression: MessageEncoding::Identity,
@@ -113,6 +116,11 @@ impl GrpcTransportConfig {
             CompressedMessages::Passed => PlainMessages::StayPlain,
             CompressedMessages::Decompressed => PlainMessages::Compressed,
         }
+    }
+
+    /// When a connection that begins now has its greatest age; none if it never has.
+    pub(crate) fn old_at(&self, now: Nanos) -> Option<Nanos> {
+        (self.age_max_ns > 0).then(|| now.saturating_add(self.age_max_ns))
     }
 
     /// Pings while calls are under way.

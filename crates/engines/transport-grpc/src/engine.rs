@@ -80,6 +80,8 @@ pub struct GrpcTransport {
     pub(crate) held_cost: usize,
     pub(crate) replay_cost: usize,
     pub(crate) stage: TransportStage,
+    /// When no more calls are to begin on it; none if that is said already, or never is.
+    pub(crate) old_at: Option<Nanos>,
     /// Why the last link ended.
     pub(crate) last_end: String,
     /// Whether reading waits for room towards the app.
@@ -132,6 +134,7 @@ impl GrpcTransport {
             held_cost: 0,
             replay_cost: 0,
             stage: TransportStage::Open,
+            old_at: parts.config.old_at(now),
             last_end: String::new(),
             is_stopped: false,
             looked_at: now,
@@ -163,6 +166,7 @@ impl GrpcTransport {
             held_cost: 0,
             replay_cost: 0,
             stage: TransportStage::Ending,
+            old_at: None,
             last_end: String::new(),
             is_stopped: false,
             looked_at: 0,
@@ -187,9 +191,22 @@ impl GrpcTransport {
         progress(moved || self.stage != TransportStage::Open)
     }
 
+    /// A connection of the greatest age goes on as one whose server has said GOAWAY.
+    fn grow_old(&mut self) -> bool {
+        let is_old = self.old_at.is_some_and(|old_at| old_at <= self.now);
+        if is_old {
+            self.old_at = None;
+            let links = self.links.iter_mut().flatten();
+            links.for_each(|link| link.is_draining = true);
+            self.may_open = true;
+            self.signals.set_peer_drains();
+        }
+        is_old
+    }
+
     /// Deadlines of calls, and what HTTP/2 waits for no longer.
     fn keep_time(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.grow_old();
         while let Some((deadline, id)) = self.waiting_deadlines.first().copied()
             && deadline <= self.now
         {
@@ -581,7 +598,7 @@ impl Engine for GrpcTransport {
         let waiting = self.waiting_deadlines.first().map(|(deadline, _)| *deadline);
         let looks = links.count() > 1;
         let look = looks.then(|| self.looked_at.saturating_add(self.look_gap));
-        [due, waiting, look].into_iter().flatten().min()
+        [due, waiting, look, self.old_at].into_iter().flatten().min()
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {

@@ -167,6 +167,7 @@ impl GrpcTransport {
         transport.stage = TransportStage::Open;
         transport.may_open = true;
         transport.config = parts.config;
+        transport.old_at = parts.config.old_at(parts.now);
         transport.methods = parts.methods;
         transport.counts = parts.counts;
         (transport.now, transport.looked_at) = (parts.now, parts.now);

@@ -314,6 +314,54 @@ fn a_goaway_of_an_idle_connection_ends_it() {
     assert_eq!(rig.signals.ended().unwrap().code, Code::Ok);
 }
 
+#[test]
+fn a_connection_of_the_greatest_age_ends_with_its_last_call() {
+    let config = GrpcTransportConfig {
+        age_max_ns: 60 * SECOND_NS,
+        ..GrpcTransportConfig::default()
+    };
+    let mut rig = TransportRig::with(config, GrpcConfig::default());
+    rig.advance(50 * SECOND_NS);
+    // A successor does not know how old it is.
+    rig.restart();
+    rig.call(1, UNARY, b"x");
+    rig.advance(59 * SECOND_NS);
+    assert!(!rig.signals.peer_drains());
+    rig.advance(2 * SECOND_NS);
+    assert!(rig.signals.peer_drains(), "the app is to connect anew");
+    // What the app sends meanwhile goes on another link.
+    rig.call(2, UNARY, b"y");
+    rig.run();
+    let mut old = rig.next_server();
+    rig.run();
+    let (second, _) = rig.server.request();
+    assert_eq!(rig.server.messages(second), [b"y"]);
+    rig.server.answer(second, b"2", rig.now);
+    rig.run();
+    let told = rig.told_once();
+    assert_eq!((told.call, told.status), (2, Code::Ok));
+    // What was under way ends where it is.
+    std::mem::swap(&mut rig.server, &mut old);
+    let (first, _) = rig.server.request();
+    rig.server.answer(first, b"1", rig.now);
+    rig.advance(SECOND_NS);
+    let told = rig.told_once();
+    assert_eq!((told.call, told.status), (1, Code::Ok));
+    assert!(rig.dialled.lock().unwrap().is_empty(), "nobody needed a third");
+}
+
+#[test]
+fn an_idle_connection_of_the_greatest_age_ends() {
+    let config = GrpcTransportConfig {
+        age_max_ns: 60 * SECOND_NS,
+        ..GrpcTransportConfig::default()
+    };
+    let mut rig = TransportRig::with(config, GrpcConfig::default());
+    rig.advance(61 * SECOND_NS);
+    assert_eq!(rig.progress, Progress::Ended);
+    assert_eq!(rig.signals.ended().unwrap().code, Code::Ok);
+}
+
 /// An engine before this one holds a call while the server goes away: it is sent on another link.
 #[test]
 fn a_call_that_was_held_back_goes_on_another_link() {

@@ -482,6 +482,7 @@ impl Connector {
             Some(route) => GrpcServerTerms {
                 tls: self.grpc_tls(route)?,
                 compression: route.compression.encoding(),
+                age_max: Duration::from_secs(route.connection_age_s.into()),
                 mark,
                 question: None,
             },

@@ -372,6 +372,10 @@ impl Config {
             let message = "is for transport = \"grpc\": messages between nodes are not compressed";
             problems.add(format!("{key}.compression"), message.into());
         }
+        if route.connection_age_s != 0 && !is_grpc {
+            let message = "is for transport = \"grpc\": connections between nodes have no greatest age";
+            problems.add(format!("{key}.connection_age_s"), message.into());
+        }
         if route.reflection && !is_grpc {
             let message = "is for transport = \"grpc\": other nodes do not tell schemas";
             problems.add(format!("{key}.reflection"), message.into());

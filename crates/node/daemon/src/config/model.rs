@@ -262,6 +262,9 @@ pub struct RouteConfig {
     /// How messages to gRPC servers are compressed of which the caller asks nothing.
     #[serde(default, skip_serializing_if = "GrpcCompression::is_none")]
     pub compression: GrpcCompression,
+    /// For how long calls begin on a connection to gRPC servers, in seconds; 0 for ever.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub connection_age_s: u32,
     /// Whether servers there are asked for schemas that this node does not have, by server reflection. Only gRPC servers.
     #[serde(default, skip_serializing_if = "is_false")]
     pub reflection: bool,
@@ -271,6 +274,11 @@ pub struct RouteConfig {
     /// The app that serves calls of other nodes here, as policies and listings have it; with `export` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it a reference")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it a reference")]

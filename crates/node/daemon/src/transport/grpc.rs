@@ -64,6 +64,8 @@ pub(crate) struct GrpcServerTerms {
     pub(crate) tls: Option<GrpcServerTls>,
     /// How messages are compressed of which the caller asks nothing.
     pub(crate) compression: MessageEncoding,
+    /// For how long about calls begin on one of its connections; zero for ever.
+    pub(crate) age_max: Duration,
     /// What its connections are marked with.
     pub(crate) mark: Option<u32>,
     /// What it is asked when hands were shaken.
@@ -344,13 +346,13 @@ fn restore(server: RestoredServer) -> EngineStart {
         if let Some(socket) = predecessor.descriptors.first() {
             channels::note(&predecessor.link, &counts, ConnectionEnds::of(socket));
         }
-        let compression = server.route.as_ref().map(|route| route.terms.compression);
+        let terms = server.route.as_ref().map(|route| route.terms.clone());
         let parts = grpc::RestoredTransportParts {
             sockets: predecessor.descriptors,
             carrier: &mut carrier_of,
             dialer: &mut |saved| server.dialer(saved),
             methods: methods(&server.service, &server.methods),
-            config: config(compression.unwrap_or_default(), server.limits, server.options),
+            config: config(&terms.unwrap_or_default(), server.limits, server.options),
             share: server.share.clone(),
             counts,
             signals: predecessor.link,
@@ -393,7 +395,7 @@ fn greet(
         let reason = "the route has no tls table, and with [tls] nothing leaves this node without TLS";
         return Err(fail(reason.to_owned()));
     }
-    let config = config(request.grpc.compression, request.hello.limits, request.options);
+    let config = config(&request.grpc, request.hello.limits, request.options);
     match establish(socket, &request, &config) {
         Ok(mut met) => {
             attempt.succeeded();
@@ -488,13 +490,11 @@ fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
     }
 }
 
-fn config(
-    compression: MessageEncoding,
-    limits: Limits,
-    options: TransportOptions,
-) -> grpc::GrpcTransportConfig {
+fn config(terms: &GrpcServerTerms, limits: Limits, options: TransportOptions) -> grpc::GrpcTransportConfig {
     grpc::GrpcTransportConfig {
-        compression,
+        compression: terms.compression,
+        // Connections that began together do not end together.
+        age_max_ns: attempts::jittered(terms.age_max).as_nanos() as u64,
         keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
         keepalive_timeout_ns: options.keepalive_timeout_ns,
         calls_max: limits.calls_in_flight_max,

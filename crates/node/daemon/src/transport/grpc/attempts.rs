@@ -16,7 +16,7 @@ const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
 /// Each further one multiplies that, in tenths.
 const BACKOFF_FACTOR_TENTHS: u32 = 16;
 const BACKOFF_MAX: Duration = Duration::from_secs(120);
-/// By how much a back-off differs from others at random, in hundredths up and down.
+/// By how much a back-off, or the age of a connection, differs from others at random, in hundredths up and down.
 const JITTER_HUNDREDTHS: u64 = 20;
 /// Addresses that are remembered; past it the one that may be tried first is forgotten.
 const ADDRESSES_MAX: usize = 4_096;
@@ -90,7 +90,7 @@ impl DialAttempts {
             };
             let entry = FailedAttempts {
                 backoff,
-                not_before: began + jittered(backoff, RandomState::new().hash_one(target)),
+                not_before: began + jittered(backoff),
                 reason: reason.clone(),
             };
             failed.insert(target.clone(), entry);
@@ -121,9 +121,12 @@ fn cut(mut reason: String) -> String {
     reason
 }
 
-fn jittered(backoff: Duration, random: u64) -> Duration {
+/// A time that differs at random from one of which many may be the same.
+pub(super) fn jittered(time: Duration) -> Duration {
+    // Each state has keys of its own.
+    let random = RandomState::new().hash_one(());
     let percent = 100 - JITTER_HUNDREDTHS + random % (2 * JITTER_HUNDREDTHS + 1);
-    backoff * percent as u32 / 100
+    time * percent as u32 / 100
 }
 
 #[cfg(test)]
