@@ -73,6 +73,7 @@ impl InteropPrograms {
         let packages = [
             "google.golang.org/grpc/interop/client",
             "google.golang.org/grpc/interop/server",
+            "github.com/fullstorydev/grpcurl/cmd/grpcurl",
             "./descriptors",
         ];
         let built = Command::new("go")
@@ -364,6 +365,43 @@ fn gos_client_and_server_notice_no_hot_restart_of_the_node_between_them() {
 #[test]
 fn gos_client_and_server_notice_no_hot_restart_within_tls() {
     pass_hot_restarts(LinkSecurity::within_tls);
+}
+
+/// Without a file of a schema: what grpcurl knows of services the node has told it.
+#[test]
+fn grpcurl_finds_and_calls_services_by_reflection_alone() {
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let mut world = World::new(ROLE);
+        let options = NodeOptions {
+            tables: tcp_listener("web", "web"),
+            ..NodeOptions::default()
+        };
+        let node = world.node("one", &options);
+        let _server = world.server(&node);
+        let at = format!("{HOST}:{}", port_of(&node));
+        let grpcurl = |of: &[&str], what: &[&str]| {
+            let mut command = programs.command("grpcurl");
+            let output = command.arg("-plaintext").args(of).arg(&at).args(what).output();
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "grpcurl {of:?} {what:?}: {said}");
+            said.into_owned()
+        };
+        let listed = grpcurl(&[], &["list"]);
+        for service in ["probe.Probe", "grpc.health.v1.Health"] {
+            assert!(listed.lines().any(|line| line == service), "{listed}");
+        }
+        let described = grpcurl(&[], &["describe", "probe.Probe.Echo"]);
+        assert!(described.contains("rpc Echo"), "{described}");
+        let echoed = grpcurl(&["-d", r#"{"text": "by grpcurl"}"#], &["probe.Probe/Echo"]);
+        assert!(echoed.contains("by grpcurl"), "{echoed}");
+        let asked = r#"{"service": "probe.Probe"}"#;
+        let health = grpcurl(&["-d", asked], &["grpc.health.v1.Health/Check"]);
+        assert!(health.contains("SERVING"), "{health}");
+    });
 }
 
 /// Large calls of Go's soak case go on while the node is replaced: none fails, on one connection.
