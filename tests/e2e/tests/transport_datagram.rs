@@ -469,6 +469,11 @@ fn an_operator_switches_the_transport_and_sees_what_came_of_it() {
         agent.calls_well();
         let path = told(&pair.a, &["datapath"])["datapaths"][0].clone();
         assert!(path["packets"]["round_trip_us"].as_f64().unwrap() > 0.0, "{path}");
+        let node = &told(&pair.a, &["status"])["packets"];
+        assert!(
+            node["sent"].as_u64() > Some(0) && node["round_trip_us"].is_null(),
+            "{node}"
+        );
         assert_eq!(path["stays_because"], "", "{path}");
         let engines = told(&pair.a, &["engine", "list"]);
         let engines = engines["engines"].as_array().unwrap();

@@ -255,9 +255,10 @@ pub struct Packets {
     /// Among those that were sent: they seemed lost.
     #[prost(uint64, tag = "3")]
     pub resent: u64,
-    /// Smoothed; 0 where it is measured at the other end, or was not measured yet.
-    #[prost(double, tag = "4")]
-    pub round_trip_us: f64,
+    /// Smoothed; left out where it is measured at the other end, was not measured yet, or where packets of several
+    /// connections are counted. Nodes of earlier versions say 0 there.
+    #[prost(double, optional, tag = "4")]
+    pub round_trip_us: ::core::option::Option<f64>,
     /// Among those that were sent: they asked whether a response got lost.
     #[prost(uint64, tag = "5")]
     pub probes: u64,

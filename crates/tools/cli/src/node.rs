@@ -335,8 +335,8 @@ fn describe_packets(packets: &Packets) -> String {
         packets.resent,
         packets.received
     );
-    if packets.round_trip_us > 0.0 {
-        text += &format!(", round trip {}", numbers::time_us(packets.round_trip_us));
+    if let Some(round_trip_us) = packets.round_trip_us.filter(|us| *us > 0.0) {
+        text += &format!(", round trip {}", numbers::time_us(round_trip_us));
     }
     text
 }
@@ -570,7 +570,7 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
                     sent: 1200,
                     received: 1100,
                     resent: 3,
-                    round_trip_us: 45.2,
+                    round_trip_us: Some(45.2),
                     probes: 2,
                     duplicates: 1,
                 }),

@@ -13,6 +13,11 @@ use provost_terminal::failure::Failure;
 use provost_terminal::numbers::age;
 use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 
+/// Characters of a line of a reason where no terminal says how many it shows.
+const REASON_WIDTH: usize = 100;
+/// How far the lines of a reason stand in, but for its first.
+const REASON_INDENT: usize = 2;
+
 /// Lists the routes, each with the health of its endpoints.
 pub(crate) async fn routes(listing: &Listing) -> Result<(), Failure> {
     show(listing, async |node: &mut Node| {
@@ -67,8 +72,31 @@ impl Shown for ListRoutesResponse {
                 table.row(["".into(), "".into(), "".into(), endpoint, health]);
             }
         }
-        table.draw(canvas)
+        let mut out = table.draw(canvas);
+        for route in &self.routes {
+            out.extend(
+                route
+                    .endpoints
+                    .iter()
+                    .filter_map(|endpoint| why_failed(route, endpoint, canvas)),
+            );
+        }
+        out
     }
+}
+
+/// Why an endpoint is not reached, in lines below the table: reasons are longer than cells.
+fn why_failed(route: &Route, endpoint: &Endpoint, canvas: Canvas) -> Option<String> {
+    if endpoint.failed_in_a_row == 0 || endpoint.problem.is_empty() {
+        return None;
+    }
+    let canvas = Canvas {
+        width: canvas.width.or(Some(REASON_WIDTH)),
+        ..canvas
+    };
+    let text = format!("{} at {}: {}", route.service, endpoint.address, endpoint.problem);
+    let lines = broken(&clean(&text), REASON_INDENT, canvas);
+    Some(Look::Bad.paint(&lines, canvas) + "\n")
 }
 
 fn rows_of(route: &Route) -> impl Iterator<Item = (Cell, Cell)> {
@@ -89,12 +117,7 @@ fn health(endpoint: &Endpoint) -> Cell {
     if endpoint.failed_in_a_row > 0 {
         let failed_s = seconds_since(endpoint.failed_at_unix_us);
         let times = endpoint.failed_in_a_row;
-        let text = format!(
-            "failed {times} ×, {} ago: {}",
-            age(failed_s),
-            clean(&endpoint.problem)
-        );
-        return Cell::new(text, Look::Bad);
+        return Cell::new(format!("failed {times} ×, {} ago", age(failed_s)), Look::Bad);
     }
     if endpoint.reached == 0 {
         return Cell::new("not tried yet", Look::Faint);
@@ -194,7 +217,7 @@ mod tests {
             connections: 2,
             endpoints: vec![
                 endpoint("b:1", 3, 0, "of old"),
-                endpoint("c:1", 0, 4, "refused"),
+                endpoint("c:1", 0, 4, &format!("refused{}", " again and again".repeat(15))),
                 endpoint("d:1", 0, 0, ""),
             ],
             ..Route::default()
@@ -206,15 +229,19 @@ mod tests {
         let routes = vec![route, local];
         let drawn = ListRoutesResponse { routes }.draw(Canvas::plain());
         let lines: Vec<_> = drawn.lines().collect();
-        assert_eq!(lines.len(), 5, "{drawn}");
+        assert_eq!(lines.len(), 8, "{drawn}");
         assert!(lines[1].contains("kv.Kv") && lines[1].contains("b:1") && lines[1].contains("reached"));
         assert!(!drawn.contains("of old"), "{drawn}");
-        assert!(
-            lines[2].contains("failed 4 ×") && lines[2].contains("refused"),
-            "{drawn}"
-        );
+        assert!(lines[2].contains("failed 4 ×"), "{drawn}");
         assert!(lines[3].contains("not tried yet"), "{drawn}");
         assert!(lines[4].contains("nobody has bound it"), "{drawn}");
+        assert!(lines[5].starts_with("kv.Kv at c:1: refused again"), "{drawn}");
+        assert!(
+            lines[6].starts_with("  ") && lines[7].ends_with("again"),
+            "{drawn}"
+        );
+        let is_narrow = |line: &&str| line.chars().count() <= REASON_WIDTH;
+        assert!(lines.iter().all(is_narrow), "{drawn}");
     }
 
     #[test]

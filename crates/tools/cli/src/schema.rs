@@ -43,6 +43,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         target: Target,
     },
+    /// Make a file of .proto files that a node's configuration can name in schemas.prefetch
+    #[command(
+        after_help = "Examples:\n  provost schema compile proto/kv.proto --output kv.pb\n  provost schema compile -I proto proto/a.proto proto/b.proto --output both.pb"
+    )]
+    Compile {
+        #[command(flatten)]
+        files: Files,
+        /// Where to write the serialized FileDescriptorSet; a file that is there is replaced
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
     /// Say whether a schema fits those in use, and which field breaks it
     #[command(after_help = CHECK_EXAMPLES)]
     Check {
@@ -86,6 +97,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             } else {
                 done.draw(Canvas::of_stdout())
             })
+        }
+        Command::Compile { files, output } => {
+            let descriptor_set = read(&files.files, &files.includes)?;
+            std::fs::write(&output, descriptor_set)
+                .map_err(|error| Failure::usage(format!("{}: {error}", output.display())))
         }
         Command::Check {
             files,

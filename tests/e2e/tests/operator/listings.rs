@@ -1,8 +1,10 @@
 //! What is shown: tables, JSON, exit statuses.
 
+use std::path::Path;
+
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::eventually;
 use provost_e2e::script::{Ask, Hold};
+use provost_e2e::{Setting, eventually};
 
 use crate::command::{Operator, echo, setting, tested};
 
@@ -135,11 +137,47 @@ fn schemas_are_listed_prefetched_and_compared() {
                 .len(),
             2
         );
+        sources_are_compiled_for_the_configuration(&setting);
         // Without a node.
         let nowhere = Operator::at("/nowhere".as_ref());
         nowhere.text(&["schema", "check", compatible, "--against", own]);
         nowhere.fails(5, &["schema", "check", incompatible, "--against", own]);
     });
+}
+
+/// A `.proto` in the configuration is answered with what to type, and that makes what the configuration takes.
+fn sources_are_compiled_for_the_configuration(setting: &Setting) {
+    let (operator, folder) = (Operator::of(&setting.b), setting.world.directory());
+    let file = folder.join("b.toml");
+    let original = std::fs::read_to_string(&file).unwrap();
+    let name = |schema: &Path| {
+        let table = format!("{original}\n[schemas]\nprefetch = [{schema:?}]\n");
+        std::fs::write(&file, table).unwrap();
+    };
+    let sources = folder.join("sources");
+    std::fs::create_dir(&sources).unwrap();
+    let source = sources.join("probe.proto");
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto"), &source).unwrap();
+    let typed = format!("provost schema compile {} --output FILE.pb", source.display());
+    let path = file.to_str().unwrap();
+    for named in [&source, &sources] {
+        name(named);
+        let said = operator.fails(5, &["config", "check", path]);
+        assert!(
+            said.contains(&typed) && said.contains("schemas.prefetch[0]"),
+            "{said}"
+        );
+    }
+    let made = folder.join("probe.pb");
+    let (source, output) = (source.to_str().unwrap(), made.to_str().unwrap());
+    operator.text(&["schema", "compile", source, "--output", output]);
+    name(&made);
+    operator.text(&["config", "check", path]);
+    let same = operator.text(&["schema", "check", output]);
+    assert!(same.contains("equal"), "{same}");
+    let unwritable = operator.fails(2, &["schema", "compile", source, "--output", "/nowhere/a.pb"]);
+    assert!(unwritable.contains("/nowhere/a.pb"), "{unwritable}");
+    std::fs::write(&file, original).unwrap();
 }
 
 #[test]

@@ -166,7 +166,7 @@ pub(crate) fn packets(packets: Packets, round_trip_ns: Option<u64>) -> Option<v1
         resent: packets.resent,
         probes: packets.probes,
         duplicates: packets.duplicates,
-        round_trip_us: round_trip_ns.map_or(0.0, |ns| ns as f64 / 1e3),
+        round_trip_us: round_trip_ns.map(|ns| ns as f64 / 1e3),
     })
 }
 

@@ -78,6 +78,11 @@ pub enum StoreError {
     /// It is no schema.
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    /// It is to be compiled first.
+    #[error(
+        "{0} is a .proto file; the configuration takes what `provost schema compile {0} --output FILE.pb` makes of it"
+    )]
+    Source(String),
     /// It has no service.
     #[error("the schema has no service: bring the .proto file that declares it")]
     NoService,
@@ -361,8 +366,14 @@ impl SchemaStore {
                     .collect::<io::Result<Vec<_>>>()
             })
             .map_err(read_error)?;
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "pb"));
         files.sort();
+        let is = |file: &Path, kind: &str| file.extension().is_some_and(|extension| extension == kind);
+        if let [source, ..] = &*files
+            && files.iter().all(|file| is(file, "proto"))
+        {
+            return self.prefetch_file(source);
+        }
+        files.retain(|file| is(file, "pb"));
         files
             .iter()
             .try_fold(0, |sum, file| Ok(sum + self.prefetch_file(file)?))
@@ -389,6 +400,9 @@ impl SchemaStore {
     }
 
     fn prefetch_file(&self, path: &Path) -> Result<usize, StoreError> {
+        if path.extension().is_some_and(|extension| extension == "proto") {
+            return Err(StoreError::Source(path.display().to_string()));
+        }
         let read = read_bounded(path).map_err(|source| StoreError::Read {
             path: path.to_path_buf(),
             source,

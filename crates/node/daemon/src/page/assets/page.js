@@ -375,7 +375,9 @@
       const notes = [chain];
       if (path.packets) {
         const { sent, resent, probes, received, duplicates, round_trip_us: trip } = path.packets;
-        notes.push(element("p", { class: "note" }, `${plural(sent, "packet")} sent (${count(resent)} again, ${plural(probes, "probe")}), ${count(received)} received (${count(duplicates)} twice), round trip ${duration(trip)}`));
+        // Null where it was not measured; nodes of earlier versions say 0.
+        const measured = trip ? `, round trip ${duration(trip)}` : "";
+        notes.push(element("p", { class: "note" }, `${plural(sent, "packet")} sent (${count(resent)} again, ${plural(probes, "probe")}), ${count(received)} received (${count(duplicates)} twice)${measured}`));
       }
       if (path.stays_because) notes.push(element("p", { class: "note warn" }, `▲ stays with ${path.transport}: ${path.stays_because}`));
       return notes;
