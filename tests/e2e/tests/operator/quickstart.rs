@@ -157,6 +157,7 @@ fn the_quick_start_goes_from_cargo_new_to_two_nodes() {
         assert!(log.contains(&agreed), "{agreed}: {log}");
     }
     sockets_that_are_wrong_are_named(&workshop);
+    strangers_are_told_what_is_different(&workshop);
     drop(shell);
     the_manager_hears_of_the_service(&workshop);
 }
@@ -172,6 +173,87 @@ fn sockets_that_are_wrong_are_named(workshop: &CrateWorkshop) {
             let said = workshop.answer(program, socket);
             let names = said.stderr.contains(part) && said.stderr.contains(socket);
             assert!(said.code == Some(1) && names, "{program} {socket}: {said:?}");
+        }
+    }
+}
+
+/// A client of another schema or name than the server's: how `sed` makes it of the document's, and what it is told.
+struct StrangeClient {
+    name: &'static str,
+    schema: &'static str,
+    client: &'static str,
+    told: &'static [&'static str],
+}
+
+const STRANGERS: [StrangeClient; 4] = [
+    StrangeClient {
+        name: "newer",
+        schema: "s/string name = 1;/& string title = 2;/",
+        client: "s/name: name.into()/name: name.into(), title: \"Dr\".into()/",
+        told: &[],
+    },
+    StrangeClient {
+        name: "incompatible",
+        schema: "s/string text = 1;/uint64 text = 1;/",
+        client: "",
+        told: &[
+            "FailedPrecondition",
+            "greeter.GreetReply.text",
+            "`uint64` at the client",
+            "`string` at the server",
+        ],
+    },
+    StrangeClient {
+        name: "misspelt",
+        schema: "",
+        client: "s/\"greeter.Greeter\"/\"greeter.Greter\"/",
+        told: &[
+            "NotFound",
+            "no service greeter.Greter",
+            "did you mean greeter.Greeter?",
+        ],
+    },
+    StrangeClient {
+        name: "renamed",
+        schema: "s/rpc Greet(/rpc Great(/",
+        client: "s/client.greet(/client.great(/",
+        told: &["Unimplemented", "method"],
+    },
+];
+
+/// A client that was built with a schema that fits makes its call; another is told what differs, on one node and over two.
+fn strangers_are_told_what_is_different(workshop: &CrateWorkshop) {
+    for StrangeClient {
+        name,
+        schema,
+        client,
+        told,
+    } in STRANGERS
+    {
+        let script = format!(
+            "mkdir -p {name}/src/bin {name}/proto\ncp hello/Cargo.* hello/build.rs {name}\ncp hello/src/lib.rs {name}/src\n\
+             sed '{schema}' hello/proto/greeter.proto > {name}/proto/greeter.proto\n\
+             sed '{client}' hello/src/bin/client.rs > {name}/src/bin/{name}.rs\ncd {name}\ncargo build --quiet\n"
+        );
+        workshop.run(&script);
+        for (socket, greeting) in [
+            ("hello/node.sock", "Hello, Dan!\n"),
+            ("hello/a.sock", "Good day, Dan!\n"),
+        ] {
+            let answer = workshop.answer(name, socket);
+            if told.is_empty() {
+                assert_eq!(
+                    (answer.code, &*answer.stdout),
+                    (Some(0), greeting),
+                    "{name}: {answer:?}"
+                );
+                continue;
+            }
+            let is_told = told.iter().all(|part| answer.stderr.contains(part));
+            assert!(
+                answer.code == Some(1) && is_told,
+                "{name} at {socket}: {answer:?}"
+            );
         }
     }
 }
