@@ -189,6 +189,16 @@ mod tests {
         }
         assert_eq!(held.iter().flatten().count(), ATTEMPTS_PER_USER_MAX);
         assert!(begin(200, 1).is_err() && begin(200, 2).is_ok());
+        let users = (ATTEMPTS_MAX / ATTEMPTS_PER_USER_MAX) as u32;
+        for user in 2..=users {
+            let of_user = |at| begin(1_000 * u64::from(user) + at as u64 / 10, user).ok();
+            held.extend((0..ATTEMPTS_PER_USER_MAX).map(of_user));
+        }
+        assert_eq!(held.iter().flatten().count(), ATTEMPTS_MAX);
+        let refused = begin(200, users + 1)
+            .err()
+            .expect("the node has as many as it may");
+        assert!(refused.message.contains("all apps"), "{}", refused.message);
         held.clear();
         assert!(begin(1, 1).is_ok());
         let left = attempts.under_way.borrow();
