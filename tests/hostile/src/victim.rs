@@ -115,13 +115,18 @@ impl Victim {
 
     /// A phase beside so many loops that take the processor and leave the service alone.
     pub fn beside_loops(&mut self, loops: usize) -> Result<Outcome, Failure> {
+        self.beside_loops_during(loops, || std::thread::sleep(BESIDE_LOOPS))
+    }
+
+    /// The same, for as long as something else takes.
+    pub fn beside_loops_during(&mut self, loops: usize, what: impl FnOnce()) -> Result<Outcome, Failure> {
         self.end_phase()?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..loops {
                 scope.spawn(|| spin_until(&stop));
             }
-            std::thread::sleep(BESIDE_LOOPS);
+            what();
             let outcome = self.end_phase();
             stop.store(true, Ordering::Relaxed);
             outcome

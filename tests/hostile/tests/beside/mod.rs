@@ -253,6 +253,11 @@ pub(crate) struct AttackOutcome {
 impl AttackOutcome {
     /// No call failed, none was much slower than beside loops, and the nodes used no more than they may. The attack is over.
     pub(crate) fn judge(self) {
+        self.judge_by(|victim, loops| victim.beside_loops(loops).expect("an outcome"));
+    }
+
+    /// The same; calls that were slow are compared with what this says of them without the attack, beside so many loops.
+    pub(crate) fn judge_by(self, without_attack: impl FnOnce(&mut Victim, usize) -> Outcome) {
         let AttackOutcome {
             calls,
             mut pair,
@@ -267,7 +272,7 @@ impl AttackOutcome {
         }
         if calls.complaint(&pair.beside_loops).is_some() {
             // The machine may have got more to do meanwhile. Then calls beside loops are slower, too.
-            let again = pair.victim.beside_loops(pair.loops).expect("an outcome");
+            let again = without_attack(&mut pair.victim, pair.loops);
             println!("{again:?} beside loops after the attack");
             pair.beside_loops.p99_us = pair.beside_loops.p99_us.max(again.p99_us);
         }
