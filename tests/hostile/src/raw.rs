@@ -257,6 +257,28 @@ impl RawApp {
         Ok(())
     }
 
+    /// The same, and gives back what comes meanwhile: a service takes nothing from an app that does not read what it is told.
+    pub fn submit_and_reclaim<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
+        let begin = Instant::now();
+        let mut is_sent = false;
+        loop {
+            is_sent = is_sent || self.try_submit(descriptor)?;
+            for completion in self.completions()? {
+                self.reclaim(&completion)?;
+            }
+            if is_sent {
+                return Ok(());
+            }
+            if self.is_detached() {
+                return Err(Gone::Detached);
+            }
+            if begin.elapsed() > WAIT_MAX {
+                return Err(Gone::Silent("its submission ring stays full, whatever it reads"));
+            }
+            std::thread::sleep(POLL_EVERY);
+        }
+    }
+
     /// Sends a slot through the ring, if that has room. Says whether it had.
     pub fn try_submit<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<bool, Gone> {
         let mut slot = Slot::default();

@@ -40,10 +40,7 @@ fn attack(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(),
             any_bytes(random)
         };
         scene.report.count("random: slots");
-        client.app.submit(&slot)?;
-        for completion in client.app.completions()? {
-            client.app.reclaim(&completion)?;
-        }
+        client.app.submit_and_reclaim(&slot)?;
     }
     Ok(())
 }
