@@ -244,6 +244,20 @@ impl RawApp {
 
     /// Sends a slot through the ring, and waits until it has room.
     pub fn submit<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
+        self.submit_while(descriptor, |_| Ok(()))
+    }
+
+    /// The same, and gives back what comes meanwhile: a service takes nothing from an app that does not read what it is told.
+    pub fn submit_and_reclaim<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
+        self.submit_while(descriptor, RawApp::reclaim_all)?;
+        self.reclaim_all()
+    }
+
+    fn submit_while<T: IntoBytes + Immutable>(
+        &mut self,
+        descriptor: &T,
+        mut meanwhile: impl FnMut(&mut RawApp) -> Result<(), Gone>,
+    ) -> Result<(), Gone> {
         let begin = Instant::now();
         while !self.try_submit(descriptor)? {
             if self.is_detached() {
@@ -252,31 +266,18 @@ impl RawApp {
             if begin.elapsed() > WAIT_MAX {
                 return Err(Gone::Silent("its submission ring stays full"));
             }
+            meanwhile(self)?;
             std::thread::sleep(POLL_EVERY);
         }
         Ok(())
     }
 
-    /// The same, and gives back what comes meanwhile: a service takes nothing from an app that does not read what it is told.
-    pub fn submit_and_reclaim<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
-        let begin = Instant::now();
-        let mut is_sent = false;
-        loop {
-            is_sent = is_sent || self.try_submit(descriptor)?;
-            for completion in self.completions()? {
-                self.reclaim(&completion)?;
-            }
-            if is_sent {
-                return Ok(());
-            }
-            if self.is_detached() {
-                return Err(Gone::Detached);
-            }
-            if begin.elapsed() > WAIT_MAX {
-                return Err(Gone::Silent("its submission ring stays full, whatever it reads"));
-            }
-            std::thread::sleep(POLL_EVERY);
-        }
+    /// Gives back all that has come.
+    fn reclaim_all(&mut self) -> Result<(), Gone> {
+        let completions = self.completions()?;
+        completions
+            .iter()
+            .try_for_each(|completion| self.reclaim(completion))
     }
 
     /// Sends a slot through the ring, if that has room. Says whether it had.
