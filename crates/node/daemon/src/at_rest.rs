@@ -14,8 +14,7 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// At least so long between two times, as what is needed again has to be mapped again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Keeps what calls free; gives code and free memory back once what was started has come to rest, and again after each change of
-/// the connections.
+/// Keeps what calls free. Gives code and free memory back once what was started has come to rest, and when connections have changed.
 pub(crate) async fn manage_memory(connections: Rc<ConnectionRegistry>) {
     provost_shm::keep_freed_memory();
     loop {

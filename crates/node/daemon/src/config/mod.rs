@@ -324,6 +324,16 @@ mod tests {
         assert_eq!(problems(&listener), ["listener[0].transport"]);
         let route = format!("{}service = \"a.B\"\nendpoints = [\"h:1\"]\n", nic("route"));
         assert_eq!(problems(&route), ["route[0].transport"]);
+        let tcp = "[[route]]\nservice = \"a.B\"\ntransport = \"tcp\"\nendpoints = [\"h:1\"]\n";
+        for (key, line) in [
+            ("compression", "compression = \"gzip\"\n"),
+            ("connection_age_s", "connection_age_s = 1\n"),
+            ("reflection", "reflection = true\n"),
+        ] {
+            assert_eq!(problems(&format!("{tcp}{line}")), [format!("route[0].{key}")]);
+            let grpc = tcp.replace("tcp", "grpc");
+            assert!(Config::parse(&format!("{grpc}{line}"), "test").is_ok(), "{key}");
+        }
         let port = "[[route]]\nservice = \"a.B\"\nendpoints = [\"host\"]\n";
         assert_eq!(problems(port), ["route[0].endpoints"]);
     }
