@@ -24,7 +24,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{self, value};
 use provost_e2e::script::{Ask, Echo, Hold, Metadatum, StatusParts};
-use provost_e2e::{NodeOptions, Setting, eventually, watched};
+use provost_e2e::{NodeOptions, Setting, World, built, eventually, watched};
 use rustix::process::Signal;
 use serde_json::Value;
 use tonic::service::Routes;
@@ -436,6 +436,39 @@ fn an_access_log_has_a_line_for_each_call_over_a_rotation() {
                 .is_some_and(|duration| duration > 1.0)
         );
         assert_eq!(line["upstream_host"], setting.b.address.to_string());
+    });
+}
+
+#[test]
+fn each_end_of_a_call_within_one_node_is_told_of_once() {
+    const CALLS: usize = 3;
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let place = directory();
+        let log = place.path().join("access.log");
+        let config = format!("path = \"{}\"\nflush_interval_ms = 10", log.display());
+        let mut world = World::new(ROLE);
+        let node = world.node("one", &tables(policy("access-log", &config) + &policy("tap", "")));
+        let _server = world.server(&node);
+        let mut agent = world.agent(&node);
+        agent.succeeds(echo(CALLS));
+        eventually("all calls have lines", WAIT_MAX, || {
+            lines(&log).len() >= 2 * CALLS
+        });
+        let tapped = node.operate(&["tap", "--recent", "100", "--json"]);
+        let samples: Vec<Value> = tapped
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        for told in [&lines(&log), &samples] {
+            for side in ["client", "server"] {
+                let of_side = told.iter().filter(|one| one["side"] == side);
+                assert_eq!(of_side.count(), CALLS, "{side}: {told:?}");
+            }
+        }
+        let tested = node.operate(&["policy", "test", "--kind", "null", "--json"]);
+        let tested: Value = serde_json::from_str(&tested).unwrap();
+        assert_eq!(tested["samples"], 2 * CALLS, "{tested}");
     });
 }
 
