@@ -23,7 +23,7 @@ pub mod watch;
 pub mod world;
 
 pub use driver::Agent;
-pub use program::{Program, Usage, eventually, resident_peak_of};
+pub use program::{Program, Usage, eventually, memory_of, resident_peak_of};
 pub use script::{Answer, Ask};
 pub use watch::watched;
 pub use world::{Node, NodeOptions, Replacement, Server, Setting, World};

@@ -245,8 +245,13 @@ fn mapped_bytes(line: &str) -> u64 {
 
 /// The most memory that a process had resident at once so far, in bytes.
 pub fn resident_peak_of(process: u32) -> io::Result<u64> {
+    memory_of(process, "VmHWM:")
+}
+
+/// What the kernel says of a process's memory under a name such as `RssAnon:`, in bytes (proc_pid_status(5)).
+pub fn memory_of(process: u32, name: &str) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    Ok(status_number(&status, "VmHWM:") * 1024)
+    Ok(status_number(&status, name) * 1024)
 }
 
 fn status_number(status: &str, name: &str) -> u64 {

@@ -9,7 +9,7 @@ use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
 use provost_e2e::probe::probe_service::SERVICE;
-use provost_e2e::{Node, Setting, watched};
+use provost_e2e::{Node, Setting, memory_of, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -97,14 +97,7 @@ fn nobody_wakes_up_for_nothing() {
 
 /// What a process has of files in its memory, in bytes: of its program, above all.
 fn resident_file_bytes(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("RssFile:"));
-    kib.unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse::<u64>()
-        .unwrap()
-        * 1024
+    memory_of(process, "RssFile:").unwrap()
 }
 
 /// Connects to a node, calls once and goes.

@@ -9,7 +9,7 @@ use grpc_client::traffic::{CountingProxy, SteadyTraffic};
 use grpc_client::{EchoMessage, GrpcProbe, place, run, spawn, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::successor::Fault;
-use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
+use provost_e2e::{Node, NodeOptions, World, built, eventually, memory_of, watched};
 use tonic::Code;
 use tonic_probe::TonicServer;
 
@@ -389,10 +389,7 @@ fn faults_and_resident(process: u32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let after_name = stat.rsplit(')').next().unwrap();
     let faults = after_name.split_whitespace().nth(7).unwrap().parse().unwrap();
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib: u64 = kib.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
-    (faults, kib << 10)
+    (faults, memory_of(process, "RssAnon:").unwrap())
 }
 
 #[test]
