@@ -1,6 +1,8 @@
 //! Targets of `provost-session`: what a peer sends, during the handshake and after it.
 
-use provost_datapath::{BufferPool, Context, FlowHints, HeapFull, ReceiveHeap, ReceivedBlock, SocketHint};
+use provost_datapath::{
+    BufferPool, Context, FlowHints, HeapFull, MissingMethods, ReceiveHeap, ReceivedBlock, SocketHint,
+};
 use provost_session::handshake::{
     Agreement, ClientHandshake, Decision, Encoding, Hello, Limits, Method, MethodKind, ServerEvent,
     ServerHandshake,
@@ -166,6 +168,7 @@ pub(crate) fn config(role: Role, encoding: Encoding) -> Config {
             encoding,
             peer_limits: limits,
             methods,
+            missing: MissingMethods::default(),
         },
         limits,
         keepalive_interval_ns: 0,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use provost_conformance::simulated::{self, Setup};
 use provost_datapath::{
-    BodyForm, ConnectionSignals, Datapath, Engine, EngineStart, Nanos, Predecessor, PrivateBytes,
-    RestoreError, Restorer, SavedState,
+    BodyForm, ConnectionSignals, Datapath, Engine, EngineStart, MissingMethods, Nanos, Predecessor,
+    PrivateBytes, RestoreError, Restorer, SavedState,
 };
 use provost_engine::{DatapathContext, Side as ContextSide};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
@@ -216,6 +216,7 @@ pub(crate) fn socket_end(
         encoding: setup.encoding,
         peer_limits: setup.limits,
         methods: methods.map(|(at, kind)| Some((at as u16, *kind))).collect(),
+        missing: MissingMethods::default(),
     };
     let transport = simulated::transport(
         socket.role,

@@ -1,4 +1,4 @@
-//! Generates the code of the test service, and of two others of the same name that differ from it.
+//! Generates the code of the test service, and of three others of the same name that differ from it.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 fn main() -> Result<(), Box<dyn Error>> {
     provost_build::compile_protos(&["proto/probe.proto"], &["proto"])?;
     let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
-    for other in ["compatible", "incompatible"] {
+    for other in ["compatible", "incompatible", "larger"] {
         let directory = out_dir.join(other);
         std::fs::create_dir_all(&directory)?;
         let schemas = format!("schemas/{other}");

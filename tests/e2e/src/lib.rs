@@ -40,6 +40,12 @@ pub mod probe_compatible {
     include!(concat!(env!("OUT_DIR"), "/compatible/probe.rs"));
 }
 
+/// Code that is generated from `schemas/larger/probe.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod probe_larger {
+    include!(concat!(env!("OUT_DIR"), "/larger/probe.rs"));
+}
+
 /// Generated from `schemas/incompatible/probe.proto`.
 #[allow(missing_docs, clippy::all)]
 pub mod probe_incompatible {

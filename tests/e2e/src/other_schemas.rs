@@ -11,7 +11,7 @@ use crate::probe_compatible::probe_server::{Probe, ProbeServer};
 use crate::probe_compatible::{CountsReply, CountsRequest};
 use crate::script::{Done, OtherSchema};
 use crate::server::{WHICH_SERVER, name_server, payload, serve};
-use crate::{probe_compatible, probe_incompatible};
+use crate::{probe_compatible, probe_incompatible, probe_larger};
 
 /// Messages of each stream: together several times a stream's window.
 const DRIPS: u32 = 4_000;
@@ -24,6 +24,12 @@ pub(crate) async fn echo_as(schema: OtherSchema) -> Result<Done, Status> {
         OtherSchema::Incompatible => {
             let client = probe_incompatible::probe_client::ProbeClient::connect("probe.Probe").await?;
             client.echo(probe_incompatible::EchoMessage::default()).await?;
+            Ok(Done::default())
+        }
+        OtherSchema::Larger => {
+            let client = probe_larger::probe_client::ProbeClient::connect("probe.Probe").await?;
+            client.counts(probe_larger::CountsRequest::default()).await?;
+            client.later(probe_larger::CountsRequest::default()).await?;
             Ok(Done::default())
         }
     }

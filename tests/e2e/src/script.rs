@@ -107,6 +107,8 @@ pub enum OtherSchema {
     Compatible,
     /// A field has another type.
     Incompatible,
+    /// There is one method more, which is called.
+    Larger,
 }
 
 /// The schema by which an agent calls.

@@ -345,7 +345,8 @@ fn what_is_not_there_is_said_by_name() {
             let strange = probe.of_service("shop.Cart").echo("a").await;
             is_refused(strange, Code::Unimplemented, "known here: probe.Probe");
             let missing = probe.unary::<_, NoContent>("Ecko", NoContent {}).await;
-            is_refused(missing.map(|_| String::new()), Code::Unimplemented, "Ecko");
+            let told = "the service probe.Probe has no method Ecko";
+            is_refused(missing.map(|_| String::new()), Code::Unimplemented, told);
             assert_eq!(probe.echo("there").await.unwrap(), "there");
         });
     });

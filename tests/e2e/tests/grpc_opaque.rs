@@ -17,6 +17,8 @@ use tonic_probe::tonic_reflection::ReflectionManners;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
+/// As `PROTO`, with a method more than servers have.
+const LARGER_PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/larger/probe.proto");
 const EXPORTED: &str = "export = true\napp = \"front\"\n";
 
 fn route(service: &str, transport: &str, endpoint: &str, more: &str) -> String {
@@ -307,6 +309,25 @@ fn an_app_that_another_node_serves_needs_typed_messages() {
         eventually("with the schema it is called", WAIT_MAX, || {
             run(probe.echo("typed")).is_ok()
         });
+    });
+}
+
+#[test]
+fn a_method_that_a_typed_server_lacks_is_refused_by_its_name() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let b = world.node("b", &NodeOptions::default());
+        let _server = world.server(&b);
+        let to_b = route("*", "tcp", &b.address.to_string(), "");
+        let a = world.node("a", &options(tcp_listener("web", "web") + &to_b));
+        a.operate(&["schema", "prefetch", LARGER_PROTO]);
+        let probe = GrpcProbe::at(&place(&a, "web"));
+        run(probe.unary::<_, NoContent>("Counts", NoContent {})).unwrap();
+        let refused = run(probe.unary::<_, NoContent>("Later", NoContent {})).unwrap_err();
+        assert_eq!(
+            (refused.code(), refused.message()),
+            (Code::Unimplemented, "the service probe.Probe has no method Later")
+        );
     });
 }
 

@@ -190,6 +190,23 @@ fn schemas_that_are_compatible_connect_and_others_are_refused_with_the_field() {
     });
 }
 
+#[test]
+fn a_method_that_the_server_lacks_is_refused_by_its_name_on_one_node_and_on_two() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let mut beside = setting.world.agent(&setting.b);
+        for agent in [&mut setting.agent, &mut beside] {
+            let failure = agent.fails(Ask::EchoAs(OtherSchema::Larger));
+            let told = (failure.code, failure.message.as_str());
+            assert_eq!(
+                told,
+                (Code::Unimplemented, "the service probe.Probe has no method Later")
+            );
+            agent.calls_well();
+        }
+    });
+}
+
 /// How many connections lead to each server, by its process.
 fn servers(setting: &mut Setting, schema: ClientSchema, connections: usize) -> BTreeMap<u32, usize> {
     let done = setting.agent.succeeds(Ask::Servers { schema, connections });

@@ -14,6 +14,7 @@ mod egress_event;
 mod encoded_body;
 mod fields;
 mod item;
+mod missing_methods;
 mod packets;
 mod private_bytes;
 mod queue;
@@ -35,6 +36,7 @@ pub use item::{
     Body, BodyForm, CompressedMessages, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock,
     ReceivedBody, Step, Untrusted, message_offset,
 };
+pub use missing_methods::{MissingMethods, no_such_method};
 pub use packets::{PacketCounts, Packets};
 pub use private_bytes::{
     ATTACHMENT_PRIVATE_BYTES_MAX, CONNECTION_PRIVATE_BYTES_FLOOR, NODE_PRIVATE_BYTES_MAX, PrivateBytes,

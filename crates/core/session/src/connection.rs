@@ -4,7 +4,7 @@ mod saved;
 
 use std::collections::VecDeque;
 
-use provost_datapath::{Body, Context, Nanos, Step};
+use provost_datapath::{Body, Context, MissingMethods, Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::frame_kind;
@@ -42,6 +42,7 @@ pub struct Connection {
     pub(crate) role: Role,
     pub(crate) encoding: Encoding,
     pub(crate) methods: Vec<Option<(u16, MethodKind)>>,
+    pub(crate) missing: MissingMethods,
     pub(crate) limits: Limits,
     pub(crate) peer_limits: Limits,
     pub(crate) calls: OpenCalls,
@@ -85,6 +86,7 @@ impl Connection {
             role: config.role,
             encoding: config.agreement.encoding,
             methods: config.agreement.methods,
+            missing: config.agreement.missing,
             limits: in_bounds(config.limits),
             peer_limits: in_bounds(config.agreement.peer_limits),
             calls: OpenCalls::new(),

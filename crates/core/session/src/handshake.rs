@@ -14,6 +14,7 @@
 
 mod form;
 
+use provost_datapath::MissingMethods;
 use provost_wire::Code;
 use provost_wire::frame::frame_kind;
 use provost_wire::limits::{
@@ -148,6 +149,8 @@ pub struct Agreement {
     /// For each method index of a frame: the index in this end's own schema and the method's kind, or nothing where
     /// this end has no such method. On the client's side, its own list.
     pub methods: Vec<Option<(u16, MethodKind)>>,
+    /// Those of the client's methods that the server lacks. Empty on the client's side, which is not told of them.
+    pub missing: MissingMethods,
 }
 
 /// How a server answers a `HELLO` or a schema.
@@ -319,6 +322,7 @@ impl ClientHandshake {
             methods: methods
                 .map(|(at, method)| Some((at as u16, method.kind)))
                 .collect(),
+            missing: MissingMethods::default(),
         };
         Ok(ClientEvent::Done {
             agreement,
@@ -476,10 +480,13 @@ impl ServerHandshake {
             Ok(methods) => methods,
             Err(reason) => return Err(self.refuse(Code::FailedPrecondition, reason)),
         };
+        let names = hello.methods.iter().map(|method| method.name.as_str());
+        let missing = MissingMethods::of(&hello.service, names, |at| methods[at].is_none());
         let agreement = Agreement {
             encoding,
             peer_limits: hello.limits,
             methods,
+            missing,
         };
         put_frame(
             &mut self.output,

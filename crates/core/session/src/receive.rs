@@ -389,12 +389,8 @@ impl Connection {
             });
         };
         let Some((_, kind)) = known else {
-            self.refuse(
-                call,
-                Code::Unimplemented,
-                "the server has no such method",
-                context,
-            );
+            let reason = self.missing.reason(method);
+            self.refuse(call, Code::Unimplemented, &reason, context);
             return Ok(None);
         };
         if self.draining {

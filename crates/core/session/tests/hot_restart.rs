@@ -471,6 +471,7 @@ fn fixtures_are_gone_on_with() {
         world.make_a_move();
     }
     fixtures.add("busy", &world.to_state());
+    fixtures.add("lacking", &lacking().to_state());
     for name in fixtures.names("v") {
         let mut world = World::new(3, Encoding::Native, None);
         world.go_on_from(&fixtures.state(&name));
@@ -485,6 +486,37 @@ fn fixtures_are_gone_on_with() {
         world.take_steps();
         assert!(world.client.connection.is_over() && world.server.connection.is_over());
     }
+}
+
+/// A call has been sent of a method that the server lacks.
+fn lacking() -> World {
+    let mut world = World::new(3, Encoding::Native, None);
+    world.server = Peer::server_that_lacks(("a.B", "Unary"), Setup::default());
+    let step = Step::new(1, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    world.client.send(step, &content(1, 8), 0);
+    world
+}
+
+#[test]
+fn a_call_of_a_method_that_the_server_lacks_is_told_its_name_by_a_successor_as_well() {
+    let World {
+        mut client,
+        mut server,
+        ..
+    } = lacking();
+    server.succeed(Successor::OtherProcess);
+    server.input(&client.output()).unwrap();
+    assert_eq!(server.steps(), []);
+    client.input(&server.output()).unwrap();
+    let [end] = &client.steps()[..] else {
+        panic!("an end of the call alone")
+    };
+    assert_eq!((end.parts, end.status), (Parts::CANCEL, Code::Unimplemented));
+    let metadata = String::from_utf8_lossy(&end.metadata);
+    assert!(
+        metadata.contains("the service a.B has no method Unary"),
+        "{metadata}"
+    );
 }
 
 impl World {

@@ -7,8 +7,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use provost_datapath::{
-    ConnectionSignals, Context, Engine, FieldReader, FieldWriter, Nanos, RestoreError, Restorer, SavedState,
-    SocketHint,
+    ConnectionSignals, Context, Engine, FieldReader, FieldWriter, MissingMethods, Nanos, RestoreError,
+    Restorer, SavedState, SocketHint,
 };
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_session::{Connection, Piece, Role};
@@ -377,6 +377,7 @@ fn agreement(setup: Setup) -> Agreement {
         encoding: setup.encoding,
         peer_limits: setup.limits,
         methods,
+        missing: MissingMethods::default(),
     }
 }
 

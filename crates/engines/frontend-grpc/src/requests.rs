@@ -1,6 +1,6 @@
 //! From the client into datapaths.
 
-use provost_datapath::{Body, BufferPool, CompressedMessages, MessageCompression, Step};
+use provost_datapath::{Body, BufferPool, CompressedMessages, MessageCompression, Step, no_such_method};
 use provost_grpc::{
     EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, MessageEncoding, MessageForm, RequestHead,
     ask_compression, take_compression_request,
@@ -100,7 +100,7 @@ impl GrpcPort {
             ServiceLookup::Bound(binding) => {
                 let (service, method_name) = call.service_and_method();
                 let Some(method) = binding.service.methods.get(method_name).copied() else {
-                    let message = format!("the service {service} has no method {method_name}");
+                    let message = no_such_method(service, method_name);
                     return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
                 };
                 call.target = Some(CallTarget {

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use provost_datapath::{
-    Body, ConnectionEnd, ConnectionSignals, Context, Engine, FlowHints, Gathered, HeapFull, Offsets, Ports,
-    Progress, Queue, ReceivedBody, SavedState, Saver, Step, message_offset,
+    Body, ConnectionEnd, ConnectionSignals, Context, Engine, FlowHints, Gathered, HeapFull, MissingMethods,
+    Offsets, Ports, Progress, Queue, ReceivedBody, SavedState, Saver, Step, message_offset,
 };
 use provost_marshal::copy_foreign_to;
 use provost_wire::Code;
@@ -52,8 +52,15 @@ pub struct End {
 #[derive(Clone, Debug)]
 enum Role {
     Client,
-    /// With the server's method for each of the client's, where the two schemas differ.
-    Server(Option<Vec<Option<u16>>>),
+    /// With a map where the two schemas differ.
+    Server(Option<MethodMap>),
+}
+
+/// The server's method for each of the client's, and those that it lacks.
+#[derive(Clone, Debug)]
+pub struct MethodMap {
+    pub methods: Vec<Option<u16>>,
+    pub missing: MissingMethods,
 }
 
 /// One end of a connection.
@@ -103,14 +110,9 @@ enum ConnectionState {
     Ended,
 }
 
-/// Makes a connection: its client's end and its server's. `methods` gives the server's method for each of the
-/// client's, where the two were built from different schemas.
+/// Makes a connection: its client's end and its server's. There is a map where the two were built from different schemas.
 #[must_use]
-pub fn connect(
-    client: End,
-    server: End,
-    methods: Option<Vec<Option<u16>>>,
-) -> (LocalTransport, LocalTransport) {
+pub fn connect(client: End, server: End, methods: Option<MethodMap>) -> (LocalTransport, LocalTransport) {
     let (to_server, to_client) = (Arc::new(LocalDirection::new()), Arc::new(LocalDirection::new()));
     let pair = next_pair();
     let end = |role, link, peer, out: &Arc<LocalDirection>, incoming: &Arc<LocalDirection>| LocalTransport {
@@ -288,52 +290,50 @@ impl LocalTransport {
         let mut failure = None;
         if begins {
             match self.own_method(step.method) {
-                Some(method) => step.method = method,
-                None => {
-                    failure = Some((
-                        Code::Unimplemented,
-                        "the server's schema does not have this method",
-                    ))
-                }
+                Ok(method) => step.method = method,
+                Err(reason) => failure = Some((Code::Unimplemented, Cow::Owned(reason))),
             }
         }
-        step.body = match (step.body, failure) {
-            (Body::Gathered(gathered), None) => match copy(&gathered, context) {
+        step.body = match step.body {
+            Body::Gathered(gathered) if failure.is_none() => match copy(&gathered, context) {
                 Ok(body) => {
                     self.give_back(gathered);
                     Body::Received(body)
                 }
                 Err(HeapFull) => {
                     self.give_back(gathered);
-                    failure = Some((Code::ResourceExhausted, HEAP_FULL));
+                    failure = Some((Code::ResourceExhausted, Cow::Borrowed(HEAP_FULL)));
                     Body::Empty
                 }
             },
-            (Body::Gathered(gathered), Some(_)) => {
+            Body::Gathered(gathered) => {
                 self.give_back(gathered);
                 Body::Empty
             }
-            (body, _) => body,
+            body => body,
         };
         let Some((code, reason)) = failure else {
             self.note_received(&step);
             return Some(step);
         };
         self.open.remove(&step.call);
+        // Of a call that did not begin, this end's app has never heard.
+        let end = (!begins).then(|| Step::cancel_because(step.call, code, &reason, context.buffers));
         self.hold.out.refuse(CallRefusal {
             call: step.call,
             code,
-            reason: Cow::Borrowed(reason),
+            reason,
         });
-        // Of a call that did not begin, this end's app has never heard.
-        (!begins).then(|| Step::cancel_because(step.call, code, reason, context.buffers))
+        end
     }
 
-    fn own_method(&self, method: u16) -> Option<u16> {
-        match &self.role {
-            Role::Server(Some(methods)) => methods.get(usize::from(method)).copied().flatten(),
-            Role::Server(None) | Role::Client => Some(method),
-        }
+    /// This end's number of a method, or why its calls are refused.
+    fn own_method(&self, method: u16) -> Result<u16, String> {
+        let Role::Server(Some(map)) = &self.role else {
+            return Ok(method);
+        };
+        let own = map.methods.get(usize::from(method)).copied().flatten();
+        own.ok_or_else(|| map.missing.reason(method))
     }
 
     fn give_back(&self, gathered: Gathered) {

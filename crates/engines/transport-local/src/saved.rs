@@ -5,21 +5,26 @@
 //! direction, and the two ends are made again together ([`restore_pair`]); no runtime polls either of them while they are
 //! saved.
 //!
-//! Version 2. Version 1 said only how many calls were cut short, and cannot be continued.
+//! Version 3, or 2 where no names are to be saved. Version 1 said only how many calls were cut short, and cannot be continued.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Buffer, ConnectionSignals, FieldReader, FieldWriter, RestoreError, Restorer, SavedState, Saver,
-    Step, Successor,
+    Body, Buffer, ConnectionSignals, FieldReader, FieldWriter, MissingMethods, RestoreError, Restorer,
+    SavedField, SavedState, Saver, Step, Successor,
 };
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
 use crate::direction::{BodyReturn, CallRefusal, DIRECTION_STEPS_MAX, LocalDirection};
-use crate::{ConnectionState, DirectionHold, End, KIND, LocalEnd, LocalTransport, PeerWake, Role, next_pair};
+use crate::{
+    ConnectionState, DirectionHold, End, KIND, LocalEnd, LocalTransport, MethodMap, PeerWake, Role, next_pair,
+};
 
-const VERSION: u32 = 2;
+/// The form with the names of methods that the server lacks.
+const VERSION: u32 = 3;
+/// The form without such names, which earlier programs read: what an end saves that has none.
+const NAMELESS_VERSION: u32 = 2;
 /// Calls that an end has open: those that the frontends of both ends count, and those that begin or end meanwhile.
 const OPEN_CALLS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
 
@@ -36,7 +41,10 @@ pub struct SavedEnd<'a> {
 pub fn saved_pair(state: &SavedState) -> Result<(u64, bool), RestoreError> {
     let mut fields = open(state)?;
     let pair = fields.u64()?;
-    Ok((pair, matches!(restore_role(&mut fields)?, Role::Client)))
+    Ok((
+        pair,
+        matches!(restore_role(state.version, &mut fields)?, Role::Client),
+    ))
 }
 
 /// Goes on with a connection of which another process saved both ends.
@@ -142,7 +150,11 @@ impl LocalTransport {
         if elsewhere {
             self.save_direction(saver, &mut out);
         }
-        SavedState::new(KIND, VERSION, out)
+        let version = match &self.role {
+            Role::Server(Some(map)) if !map.missing.is_empty() => VERSION,
+            Role::Server(_) | Role::Client => NAMELESS_VERSION,
+        };
+        SavedState::new(KIND, version, out)
     }
 
     /// What this end has put in its direction; and what is left in the other one, if nobody is there to save it.
@@ -203,7 +215,7 @@ impl RestoredEnd {
         let mut fields = open(state)?;
         let mut restored = RestoredEnd {
             pair: fields.u64()?,
-            role: restore_role(&mut fields)?,
+            role: restore_role(state.version, &mut fields)?,
             state: match fields.u8()? {
                 0 => ConnectionState::Open,
                 1 => ConnectionState::Closing,
@@ -303,18 +315,21 @@ fn save_role(role: &Role, out: &mut FieldWriter) {
     match role {
         Role::Client => out.u8(0),
         Role::Server(None) => out.u8(1),
-        Role::Server(Some(methods)) => {
+        Role::Server(Some(map)) => {
             out.u8(2);
-            out.count(methods.len());
-            for method in methods {
+            out.count(map.methods.len());
+            for method in &map.methods {
                 out.flag(method.is_some());
                 out.u16(method.unwrap_or(0));
+            }
+            if !map.missing.is_empty() {
+                map.missing.save(out);
             }
         }
     }
 }
 
-fn restore_role(fields: &mut FieldReader<'_>) -> Result<Role, RestoreError> {
+fn restore_role(version: u32, fields: &mut FieldReader<'_>) -> Result<Role, RestoreError> {
     match fields.u8()? {
         0 => Ok(Role::Client),
         1 => Ok(Role::Server(None)),
@@ -324,7 +339,12 @@ fn restore_role(fields: &mut FieldReader<'_>) -> Result<Role, RestoreError> {
                 let (known, method) = (fields.flag()?, fields.u16()?);
                 methods.push(known.then_some(method));
             }
-            Ok(Role::Server(Some(methods)))
+            let missing = if version > NAMELESS_VERSION {
+                SavedField::restore(fields)?
+            } else {
+                MissingMethods::default()
+            };
+            Ok(Role::Server(Some(MethodMap { methods, missing })))
         }
         other => Err(fields.damaged(format!("an end of the unknown role {other}"))),
     }
@@ -333,7 +353,7 @@ fn restore_role(fields: &mut FieldReader<'_>) -> Result<Role, RestoreError> {
 fn open(state: &SavedState) -> Result<FieldReader<'_>, RestoreError> {
     let fields = state.open(KIND, VERSION)?;
     match state.version {
-        VERSION => Ok(fields),
+        NAMELESS_VERSION | VERSION => Ok(fields),
         _ => Err(fields.damaged("version 1 had nothing to go on from")),
     }
 }

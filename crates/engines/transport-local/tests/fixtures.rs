@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
 use provost_conformance::{BIDI, Node, UNARY, content};
-use provost_datapath::{ConnectionSignals, SavedState, Step};
-use provost_transport_local::{End, LocalTransport, PeerWake, SavedEnd, connect, restore_pair, saved_pair};
+use provost_datapath::{ConnectionSignals, MissingMethods, SavedState, Step};
+use provost_transport_local::{
+    End, LocalTransport, MethodMap, PeerWake, SavedEnd, connect, restore_pair, saved_pair,
+};
 use provost_wire::descriptor::Parts;
 
 struct Polled;
@@ -29,13 +31,17 @@ fn node(engine: LocalTransport, link: Arc<ConnectionSignals>) -> Node {
 }
 
 /// Both ends of a connection with steps in both directions, bodies that were read and not given back, and a refusal.
-fn busy() -> (SavedState, SavedState) {
+fn busy(missing: MissingMethods) -> (SavedState, SavedState) {
     let links = [
         Arc::new(ConnectionSignals::new()),
         Arc::new(ConnectionSignals::new()),
     ];
-    let methods = vec![Some(3), None, Some(1), Some(0)];
-    let (client, server) = connect(end(&links[0]), end(&links[1]), Some(methods));
+    let is_named = !missing.is_empty();
+    let map = MethodMap {
+        methods: vec![Some(3), None, Some(1), Some(0)],
+        missing,
+    };
+    let (client, server) = connect(end(&links[0]), end(&links[1]), Some(map));
     let [client_link, server_link] = links;
     let (mut client, mut server) = (node(client, client_link), node(server, server_link));
     let begin = |call, method| Step {
@@ -52,7 +58,16 @@ fn busy() -> (SavedState, SavedState) {
     server.poll(1);
     client.send(begin(3, UNARY), &content(5, 50));
     client.send(Step::new(1, Parts::END), &content(0, 0));
+    if is_named {
+        client.poll(2);
+        client.send(begin(4, 1), &content(6, 50));
+        client.poll(2);
+    }
     (client.save(&mut ToFixture), server.save(&mut ToFixture))
+}
+
+fn busy_unnamed() -> (SavedState, SavedState) {
+    busy(MissingMethods::default())
 }
 
 fn go_on(client: &SavedState, server: &SavedState) -> String {
@@ -104,7 +119,7 @@ fn go_on(client: &SavedState, server: &SavedState) -> String {
 #[test]
 fn fixtures_are_gone_on_with() {
     let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
-    let (client, server) = busy();
+    let (client, server) = busy_unnamed();
     fixtures.add("client", &client);
     fixtures.add("server", &server);
     for name in fixtures
@@ -118,8 +133,25 @@ fn fixtures_are_gone_on_with() {
 }
 
 #[test]
+fn names_of_methods_that_the_server_lacks_are_kept() {
+    let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
+    let missing = MissingMethods::of("a.B", ["Get", "Later"].into_iter(), |at| at == 1);
+    let (client, server) = busy(missing);
+    fixtures.add("client-named", &client);
+    fixtures.add("server-named", &server);
+    let (client, server) = (
+        fixtures.state("v2-client-named"),
+        fixtures.state("v3-server-named"),
+    );
+    let facts = go_on(&client, &server);
+    let told = "client gets 4 CANCEL 0 Unimplemented the service a.B has no method Later";
+    assert!(facts.contains(told), "{facts}");
+    fixtures.check("v3-server-named", &facts);
+}
+
+#[test]
 fn ends_of_two_connections_are_not_made_one() {
-    let ((client, _), (_, server)) = (busy(), busy());
+    let ((client, _), (_, server)) = (busy_unnamed(), busy_unnamed());
     let links = [
         Arc::new(ConnectionSignals::new()),
         Arc::new(ConnectionSignals::new()),

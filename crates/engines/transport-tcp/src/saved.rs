@@ -5,7 +5,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedField, SavedState};
+use provost_datapath::{FieldReader, FieldWriter, MissingMethods, RestoreError, SavedField, SavedState};
 use provost_session::Role;
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_transport::{Carrier, Established, PeerIdentity, StateTransfer, TransportConfig, take_socket};
@@ -63,6 +63,7 @@ fn restore_at_rest(
             encoding,
             peer_limits,
             methods,
+            missing: MissingMethods::default(),
         },
         limits,
         service,

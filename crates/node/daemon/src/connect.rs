@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_datapath::{BodyForm, CompressedMessages, ConnectionSignals, PrivateBytes};
+use provost_datapath::{BodyForm, CompressedMessages, ConnectionSignals, MissingMethods, PrivateBytes};
 use provost_engine::DatapathContext;
 use provost_frontend_grpc::WantedService;
 use provost_marshalling as marshalling;
@@ -36,6 +36,7 @@ use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
 use crate::thread_pool::{ThreadPool, WorkThreads};
+use crate::transport::local::MethodMap;
 use crate::transport::{
     self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTerms, GrpcServerTls,
     Hello, Limits, PeerAddress, RestoredRoute, RestoredServer, TransportKind,
@@ -721,7 +722,7 @@ impl Connector {
         let (at_client, at_server) = transport::local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
-            found.methods.clone(),
+            found.methods.clone().map(|map| method_map(schema, map)),
         );
         // Both ends hold the client's permit: a local connection counts once, for the app that asked for it.
         let permit = Arc::new(permit);
@@ -818,6 +819,16 @@ async fn chains(
             return Ok((first, second));
         }
     }
+}
+
+/// What the server of a connection on this node has of the client's methods.
+fn method_map(client: &BoundSchema, methods: Vec<Option<u16>>) -> MethodMap {
+    let client_methods = services::methods(client);
+    let names = client_methods.iter().map(|method| method.name.as_str());
+    let missing = MissingMethods::of(&client.service, names, |at| {
+        methods.get(at).copied().flatten().is_none()
+    });
+    MethodMap { methods, missing }
 }
 
 fn accepted(offer: &Offer) -> AcceptedOffer {

@@ -4,7 +4,9 @@
 //! The form has a version of its own in front, which grows when the form changes; older ones stay readable
 //! (`tests/fixtures` has one of each).
 
-use provost_datapath::{Body, FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver, Step};
+use provost_datapath::{
+    Body, FieldReader, FieldWriter, MissingMethods, RestoreError, Restorer, SavedField, Saver, Step,
+};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
 use super::{Config, Connection, EndingConnection, KeepaliveTimer};
@@ -14,9 +16,11 @@ use crate::handshake::{Agreement, Encoding, Limits};
 use crate::receive::FrameParser;
 use crate::send::SendHalf;
 
-/// Version of the form.
-const VERSION: u32 = 2;
-/// The version without compressed messages, which earlier programs read: what is saved while there are none.
+/// Version of the form: the first with the names of methods that the server lacks.
+const VERSION: u32 = 3;
+/// The version without such names, which earlier programs read: what is saved while there are none.
+const NAMELESS_VERSION: u32 = 2;
+/// The version without compressed messages either.
 const PLAIN_VERSION: u32 = 1;
 /// Steps that can wait for the app: those of one read, and an end for each call.
 const INBOX_STEPS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
@@ -24,11 +28,7 @@ const INBOX_STEPS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
 impl Connection {
     /// Appends the connection to a saved state. It stays as it is.
     pub fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
-        out.u32(if self.has_compressed() {
-            VERSION
-        } else {
-            PLAIN_VERSION
-        });
+        out.u32(self.saved_version());
         self.save_terms(out);
         self.keepalive.save(out);
         out.flag(self.draining);
@@ -52,7 +52,7 @@ impl Connection {
         if !(PLAIN_VERSION..=VERSION).contains(&version) {
             return Err(fields.unknown_version(version, VERSION));
         }
-        let config = restore_terms(fields)?;
+        let config = restore_terms(version, fields)?;
         let role = config.role;
         let keepalive = KeepaliveTimer::restore(fields)?;
         let (draining, peer_drains) = (fields.flag()?, fields.flag()?);
@@ -79,6 +79,17 @@ impl Connection {
         })
     }
 
+    /// The oldest version that can say what there is.
+    fn saved_version(&self) -> u32 {
+        if !self.missing.is_empty() {
+            VERSION
+        } else if self.has_compressed() {
+            NAMELESS_VERSION
+        } else {
+            PLAIN_VERSION
+        }
+    }
+
     fn has_compressed(&self) -> bool {
         let is_compressed =
             |step: &Step| matches!(&step.body, Body::Encoded(body) if body.compression.is_some());
@@ -92,19 +103,28 @@ impl Connection {
         self.limits.save(out);
         self.peer_limits.save(out);
         out.list(self.methods.iter());
+        if !self.missing.is_empty() {
+            self.missing.save(out);
+        }
     }
 }
 
-fn restore_terms(fields: &mut FieldReader<'_>) -> Result<Config, RestoreError> {
+fn restore_terms(version: u32, fields: &mut FieldReader<'_>) -> Result<Config, RestoreError> {
     let (role, encoding) = (Role::restore(fields)?, Encoding::restore(fields)?);
     let (limits, peer_limits) = (Limits::restore(fields)?, Limits::restore(fields)?);
     let methods = fields.list(SERVICE_METHODS_MAX)?;
+    let missing = if version > NAMELESS_VERSION {
+        SavedField::restore(fields)?
+    } else {
+        MissingMethods::default()
+    };
     Ok(Config {
         role,
         agreement: Agreement {
             encoding,
             peer_limits,
             methods,
+            missing,
         },
         limits,
         keepalive_interval_ns: 0,

@@ -3,8 +3,8 @@
 
 use provost_conformance::{Content, TestHeap, methods, piece_bytes, succeed};
 use provost_datapath::{
-    Body, BufferPool, Context, FieldReader, FieldWriter, FlowHints, Nanos, ReceiveHeap, RestoreError,
-    Restorer, Saver, SocketHint, Step, Successor, message_offset,
+    Body, BufferPool, Context, FieldReader, FieldWriter, FlowHints, MissingMethods, Nanos, ReceiveHeap,
+    RestoreError, Restorer, Saver, SocketHint, Step, Successor, message_offset,
 };
 use provost_session::handshake::{Agreement, Encoding, Limits};
 use provost_session::{Config, Connection, ProtocolError, Role};
@@ -77,6 +77,7 @@ impl Peer {
                 encoding: setup.encoding,
                 peer_limits: setup.limits,
                 methods,
+                missing: MissingMethods::default(),
             },
             limits: setup.limits,
             keepalive_interval_ns: setup.keepalive_ns,
@@ -89,6 +90,32 @@ impl Peer {
             sent: Vec::new(),
             now: 1,
         }
+    }
+
+    /// A server that lacks one of the client's methods.
+    pub(crate) fn server_that_lacks((service, lacking): (&str, &str), setup: Setup) -> Peer {
+        let methods = methods();
+        let is_lacking = |at: usize| methods[at].name == lacking;
+        let names = methods.iter().map(|method| method.name.as_str());
+        let mut server = Peer::new(Role::Server, setup);
+        server.connection = Connection::new(
+            Config {
+                role: Role::Server,
+                agreement: Agreement {
+                    encoding: setup.encoding,
+                    peer_limits: setup.limits,
+                    methods: (methods.iter().enumerate())
+                        .map(|(at, method)| (!is_lacking(at)).then_some((at as u16, method.kind)))
+                        .collect(),
+                    missing: MissingMethods::of(service, names, is_lacking),
+                },
+                limits: setup.limits,
+                keepalive_interval_ns: setup.keepalive_ns,
+                keepalive_timeout_ns: setup.keepalive_ns,
+            },
+            0,
+        );
+        server
     }
 
     pub(crate) fn send(&mut self, step: Step, content: &Content, token: u64) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use provost_datapath::ConnectionSignals;
 use provost_transport_local::{End, PeerWake};
 pub(crate) use provost_transport_local::{
-    KIND, LocalTransport, SavedEnd, connect, restore_alone, restore_pair, saved_pair,
+    KIND, LocalTransport, MethodMap, SavedEnd, connect, restore_alone, restore_pair, saved_pair,
 };
 
 use super::{TransportDescription, TransportRestore};
