@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -262,6 +263,96 @@ fn node_towards(world: &mut World, endpoint: &str, tls: &str) -> (Node, GrpcProb
     let node = node_with(world, tables);
     let probe = GrpcProbe::at(&place(&node, "web"));
     (node, probe)
+}
+
+/// Where the system's authorities are for one program: OpenSSL's variables, and what they are set to.
+type SystemRoots<'a> = [(&'static str, &'a Path)];
+
+/// What starts a node for which these are the system's authorities.
+fn launcher(roots: &SystemRoots) -> &'static [&'static str] {
+    let unset = ["env", "-u", "SSL_CERT_FILE", "-u", "SSL_CERT_DIR"].map(str::to_owned);
+    let set = roots
+        .iter()
+        .map(|(variable, path)| format!("{variable}={}", path.display()));
+    let words = unset.into_iter().chain(set);
+    // The options of a node name what is there for ever.
+    let words: Vec<&'static str> = words.map(|word| &*word.leak()).collect();
+    words.leak()
+}
+
+#[test]
+fn a_server_is_called_by_the_authorities_of_the_system() {
+    tested(|| {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let files = VouchedFiles::new(&authority, "server", world.directory());
+        let other = VouchedFiles::new(&Authority::new(), "other", world.directory());
+        let server = TonicServer::within_tls(LOCAL, files.server());
+        let endpoint = format!("localhost:{}", server.address.port());
+        let tables = grpc_client::tcp_listener("web", "web") + &route(&endpoint, "");
+        // As a distribution has it: files by the hash of whom they are about.
+        let folder = world.directory().join("roots");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::copy(files.path("ca"), folder.join("0123abcd.0")).unwrap();
+        let mut outcome = |name: &str, roots: &SystemRoots| {
+            let options = NodeOptions {
+                launcher: launcher(roots),
+                ..options(tables.clone())
+            };
+            let node = world.node(name, &options);
+            node.operate(&["schema", "prefetch", PROTO]);
+            run(GrpcProbe::at(&place(&node, "web")).echo("a"))
+        };
+        let file = outcome("file", &[("SSL_CERT_FILE", &files.path("ca"))]);
+        assert_eq!(file.unwrap(), "a");
+        assert_eq!(outcome("folder", &[("SSL_CERT_DIR", &folder)]).unwrap(), "a");
+        let denied = refused(outcome("stranger", &[("SSL_CERT_FILE", &other.path("ca"))]));
+        assert!(
+            denied.contains("UnknownIssuer") || denied.contains("authority"),
+            "{denied}"
+        );
+    });
+}
+
+#[test]
+fn a_system_without_authorities_is_told_of_before_a_node_starts() {
+    let command = built::program("provost", "provost-cli", ROLE);
+    let daemon = built::program("provostd", "provostd", ROLE);
+    watched(move || {
+        let world = World::new(ROLE);
+        let file = world.directory().join("checked.toml");
+        std::fs::write(&file, route("localhost:1", "")).unwrap();
+        let (empty, gone) = (
+            world.directory().join("empty.pem"),
+            world.directory().join("gone.pem"),
+        );
+        std::fs::write(&empty, "").unwrap();
+        let authority = Authority::new();
+        let good = VouchedFiles::new(&authority, "good", world.directory()).path("ca");
+        let checked = |program: &Path, arguments: &[&str], roots: &Path| {
+            let mut check = Command::new(program);
+            let check = check.args(arguments).arg(&file).env_remove("SSL_CERT_DIR");
+            let output = check.env("SSL_CERT_FILE", roots).output().unwrap();
+            (
+                output.status.code(),
+                String::from_utf8_lossy(&output.stderr).into_owned(),
+            )
+        };
+        for (program, arguments, code) in [
+            (&command, &["config", "check"][..], 5),
+            (&daemon, &["--check-config", "--config"][..], 2),
+        ] {
+            for missing in [&empty, &gone] {
+                let (found, said) = checked(program, arguments, missing);
+                assert_eq!(found, Some(code), "{said}");
+                let place = missing.display().to_string();
+                for part in ["route[0].tls", "ca-certificates", "SSL_CERT_FILE", &place] {
+                    assert!(said.contains(part), "it does not say {part}: {said}");
+                }
+            }
+            let (found, said) = checked(program, arguments, &good);
+            assert_eq!(found, Some(0), "{said}");
+        }
+    });
 }
 
 #[test]

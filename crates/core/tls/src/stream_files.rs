@@ -435,9 +435,23 @@ fn authorities_of_system() -> Result<RootCertStore, TlsConfigError> {
         return Ok(store);
     }
     let reason = found.errors.first().map(ToString::to_string);
+    let reason = reason.unwrap_or_else(|| "there are none".to_owned());
     Err(TlsConfigError::System {
-        reason: reason.unwrap_or_else(|| "there are none".to_owned()),
+        reason: reason + &places_of_authorities(),
     })
+}
+
+/// Which variables say where the system's authorities are, and what they say; empty if none does.
+fn places_of_authorities() -> String {
+    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|variable| {
+        let place = std::env::var_os(variable)?;
+        Some(format!("{variable}={}", place.display()))
+    });
+    let named: Vec<String> = named.collect();
+    match named.as_slice() {
+        [] => String::new(),
+        named => format!(" (looked for by {})", named.join(" and ")),
+    }
 }
 
 /// When an end's own certificate is valid. One that can name nobody is refused.
