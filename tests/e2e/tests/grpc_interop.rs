@@ -376,7 +376,8 @@ fn grpcurl_finds_and_calls_services_by_reflection_alone() {
     watched(move || {
         let mut world = World::new(ROLE);
         let options = NodeOptions {
-            tables: tcp_listener("web", "web"),
+            tables: tcp_listener("web", "web")
+                + "node_services = [\"health\", \"reflection\", \"channelz\"]\n",
             ..NodeOptions::default()
         };
         let node = world.node("one", &options);
@@ -391,7 +392,11 @@ fn grpcurl_finds_and_calls_services_by_reflection_alone() {
             said.into_owned()
         };
         let listed = grpcurl(&[], &["list"]);
-        for service in ["probe.Probe", "grpc.health.v1.Health"] {
+        for service in [
+            "probe.Probe",
+            "grpc.health.v1.Health",
+            "grpc.channelz.v1.Channelz",
+        ] {
             assert!(listed.lines().any(|line| line == service), "{listed}");
         }
         let described = grpcurl(&[], &["describe", "probe.Probe.Echo"]);
@@ -401,6 +406,8 @@ fn grpcurl_finds_and_calls_services_by_reflection_alone() {
         let asked = r#"{"service": "probe.Probe"}"#;
         let health = grpcurl(&["-d", asked], &["grpc.health.v1.Health/Check"]);
         assert!(health.contains("SERVING"), "{health}");
+        let servers = grpcurl(&[], &["grpc.channelz.v1.Channelz/GetServers"]);
+        assert!(servers.contains("callsStarted"), "{servers}");
     });
 }
 

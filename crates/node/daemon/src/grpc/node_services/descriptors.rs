@@ -11,11 +11,18 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 
+/// gRPC's `grpc/channelz/v1/channelz.proto` and what it imports, as `protoc --include_imports --descriptor_set_out` writes them. What a
+/// node fills of it is in [`super::channelz`].
+const CHANNELZ: &[u8] = include_bytes!("channelz/channelz.binpb");
+
 /// All of them, as a `FileDescriptorSet`.
 pub(super) fn own_set() -> Arc<[u8]> {
     static OWN: LazyLock<Arc<[u8]>> = LazyLock::new(|| {
         let file = vec![health(), reflection("v1"), reflection("v1alpha")];
-        FileDescriptorSet { file }.encode_to_vec().into()
+        let mut set = FileDescriptorSet { file }.encode_to_vec();
+        // Lists that are encoded one after the other are one list.
+        set.extend_from_slice(CHANNELZ);
+        set.into()
     });
     Arc::clone(&OWN)
 }
@@ -251,5 +258,16 @@ mod tests {
             let reflection = schema.service(&name).unwrap();
             assert!(reflection.methods[0].server_streaming && reflection.methods[0].client_streaming);
         }
+        let channelz = schema.service("grpc.channelz.v1.Channelz").unwrap();
+        let methods = channelz.methods.iter().map(|method| method.name.as_str());
+        let mut methods: Vec<_> = methods.collect();
+        methods.sort_unstable();
+        let answered = super::super::METHODS.iter().filter_map(|(_, path, _)| {
+            let (_, method) = path.split_once("grpc.channelz.v1.Channelz/")?;
+            Some(method)
+        });
+        let mut answered: Vec<_> = answered.collect();
+        answered.sort_unstable();
+        assert_eq!(methods, answered);
     }
 }

@@ -107,10 +107,9 @@ pub(super) fn methods_of(services: &[NodeService]) -> NodeMethods {
     Arc::new(methods.collect::<HashMap<_, _>>())
 }
 
-/// The names of the services that a listener has and whose files it can tell of: that of channelz is none of them.
+/// The names of the services that a listener has.
 fn names_of(services: &[NodeService]) -> Vec<String> {
-    let is_told = |service: &NodeService| *service != NodeService::Channelz && services.contains(service);
-    let methods = METHODS.iter().filter(|(service, ..)| is_told(service));
+    let methods = METHODS.iter().filter(|(service, ..)| services.contains(service));
     let names = methods.filter_map(|(_, path, _)| Some(path.split_once('/')?.0.to_owned()));
     let mut names: Vec<_> = names.collect();
     names.dedup();
@@ -227,5 +226,6 @@ mod tests {
                 "grpc.reflection.v1alpha.ServerReflection"
             ]
         );
+        assert_eq!(names_of(&[NodeService::Channelz]), ["grpc.channelz.v1.Channelz"]);
     }
 }
