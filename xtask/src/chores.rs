@@ -172,6 +172,8 @@ pub(crate) enum SoakKind {
     Upgrade,
     /// Replacements of whole services while calls and streams go on.
     HotRestart,
+    /// Changes of policies, transports and nodes while programs of Go and Python call through two nodes.
+    Grpc,
 }
 
 /// Has clients and servers of five languages call each other; their tools must be there.
@@ -187,6 +189,7 @@ pub(crate) fn soak(workspace: &Workspace, what: SoakKind, minutes: u64) -> Resul
     let (package, test) = match what {
         SoakKind::Upgrade => ("provostd", "policies"),
         SoakKind::HotRestart => ("provost-e2e", "hot_restart"),
+        SoakKind::Grpc => ("provost-e2e", "grpc_changes"),
     };
     let mut command = workspace.cargo(&["test", "--release", "--package", package, "--test", test]);
     command.args(["--", "--ignored", "--exact", "soak", "--nocapture"]);

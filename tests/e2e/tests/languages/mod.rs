@@ -89,6 +89,21 @@ impl ProgramSources {
         })
     }
 
+    /// One program of Go, as a client.
+    pub(crate) fn go_program(&self, name: &str) -> Option<LanguagePrograms> {
+        let folder = folder(self.name, "go");
+        let mut build = Command::new("go");
+        build.current_dir(self.sources("go"));
+        build.args(["build", "-o"]).arg(&folder).arg(format!("./{name}"));
+        prepared(&mut build, "go", "https://go.dev/dl")?;
+        Some(LanguagePrograms {
+            language: "Go",
+            client: vec![folder.join(name).into()],
+            server: Vec::new(),
+            modules: PathBuf::new(),
+        })
+    }
+
     pub(crate) fn python(&self) -> Option<LanguagePrograms> {
         let folder = folder("example-programs", "python");
         let python = folder.join("bin/python");
