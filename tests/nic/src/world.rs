@@ -448,6 +448,7 @@ impl World {
                 method,
                 flow,
                 payload,
+                ..
             } => {
                 let (status, response) = self.server.execute(&self.config.pattern, method, flow, &payload);
                 host.respond(nic, request, status, &response);

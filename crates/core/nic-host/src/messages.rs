@@ -17,6 +17,8 @@ pub struct MessageBounds {
 #[derive(Clone, Debug)]
 pub(crate) struct HostCall {
     pub(crate) number: u16,
+    /// Of its session, as others have the number later.
+    pub(crate) token: u32,
     /// What the caller calls it.
     pub(crate) tag: u64,
     /// The area of the response.

@@ -45,11 +45,15 @@ impl RequestTag {
         RequestTag { connection, tag }
     }
 
-    fn slot(self) -> u8 {
+    /// The slot of its session.
+    #[must_use]
+    pub fn slot(self) -> u8 {
         (self.tag >> 32) as u8 & 7
     }
 
-    fn call(self) -> u32 {
+    /// Which call of its slot it is.
+    #[must_use]
+    pub fn call(self) -> u32 {
         self.tag as u32
     }
 }
@@ -66,6 +70,7 @@ pub enum HostEvent {
     Refused(SessionId, u16),
     /// A request is to be handled.
     Request {
+        session: SessionId,
         /// What the response names.
         request: RequestTag,
         method: u16,
@@ -257,7 +262,7 @@ impl NicHost {
         if open.calls >= open.slots || calls >= calls_max {
             return Err(HostError::Busy);
         }
-        let packet_payload = usize::from(open.packet_bytes) - DATA_HEADER_BYTES;
+        let (packet_payload, token) = (usize::from(open.packet_bytes) - DATA_HEADER_BYTES, open.token);
         // There are as many areas as slots, so one is free.
         let area = open.areas.trailing_ones() as u8;
         let head = EntryHead {
@@ -278,6 +283,7 @@ impl NicHost {
         self.rings[0].send_part(board, &head, part, first)?;
         let call = HostCall {
             number,
+            token,
             tag,
             area,
             request,
@@ -450,12 +456,18 @@ impl NicHost {
             tag: head.tag,
         };
         match head.kind {
-            EntryKind::Request => self.events.push_back(HostEvent::Request {
-                request,
-                method: code,
-                flow,
-                payload,
-            }),
+            EntryKind::Request => {
+                let connection = usize::from(head.connection);
+                if let Some(session) = self.sessions.get(connection).and_then(Option::as_ref) {
+                    self.events.push_back(HostEvent::Request {
+                        session: session_id(head.connection, session.token),
+                        request,
+                        method: code,
+                        flow,
+                        payload,
+                    });
+                }
+            }
             EntryKind::Repeat => self.give(board, now_ns, &head),
             EntryKind::Fragment => {}
             EntryKind::Response => self.complete(head.tag, Ok((code, payload))),
@@ -481,12 +493,18 @@ impl NicHost {
     fn complete(&mut self, call: u64, outcome: Result<(u16, Vec<u8>), EntryError>) {
         // An error may be about a response that came too late, which is nobody's call.
         let Some(HostCall {
-            number, tag, area, ..
+            number,
+            token,
+            tag,
+            area,
+            ..
         }) = self.calls.remove(&call)
         else {
             return;
         };
-        if let Some(session) = self.sessions[usize::from(number)].as_mut() {
+        // Its session may have ended, and another have its number.
+        let session = self.sessions[usize::from(number)].as_mut();
+        if let Some(session) = session.filter(|session| session.token == token) {
             session.calls -= 1;
             session.areas &= !(1 << area);
         }
@@ -525,7 +543,9 @@ impl NicHost {
         }
         request.given = Some((first, now_ns));
         let (method, payload) = (request.method, request.payload.clone());
-        let Some(session) = self.sessions[usize::from(call.number)].as_ref() else {
+        let token = call.token;
+        let session = self.sessions[usize::from(call.number)].as_ref();
+        let Some(session) = session.filter(|session| session.token == token) else {
             return;
         };
         let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;

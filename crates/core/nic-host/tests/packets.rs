@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use provost_datagram::handshake::{MarkUse, Open, PacketFallback, VERSION};
+use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::{Head, Header, Kind};
 use provost_datagram::{Checking, SessionId};
 use provost_nic::{Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, Line, registers};
@@ -51,14 +51,19 @@ impl EmptyBoard {
             line[..piece.len()].copy_from_slice(piece);
             self.write_line(slot + 1 + index as u32, &line);
         }
-        let head = EntryHead {
+        self.deliver_head(EntryHead {
             kind: EntryKind::Raw,
             bytes: packet.len() as u16,
             connection: 0,
             code: 0,
             tag: 0,
             remote: PEER,
-        };
+        });
+    }
+
+    /// Writes the first line of an entry, last.
+    fn deliver_head(&mut self, head: EntryHead) {
+        let slot = BASE + SLOTS * SLOT_LINES + self.received % SLOTS * SLOT_LINES;
         let line = head.encode(self.received & SLOTS == 0, b"");
         self.write_line(slot, &line);
         self.received += 1;
@@ -180,6 +185,64 @@ fn a_full_flow_and_unknown_sessions_take_no_calls() {
         host.connect(0, PEER).unwrap();
     }
     assert!(host.connect(0, PEER).is_err());
+}
+
+/// Opens a session, as a server that takes what it is asked for.
+fn connected(host: &mut NicHost, board: &mut EmptyBoard) -> SessionId {
+    let id = host.connect(0, PEER).unwrap();
+    host.poll(board, 1_000_000).unwrap();
+    let sent = board.sent();
+    let header_bytes = Head::bare(&Header::of_session(Kind::Open, u16::MAX, 0))
+        .bytes()
+        .len();
+    let open = Open::decode(&sent.last().unwrap()[header_bytes..]).unwrap();
+    let accept = Accept {
+        nonce: open.nonce,
+        version: VERSION,
+        slots: 4,
+        session: 5,
+        token: 6,
+        credits: 4,
+        packet_bytes: open.packet_bytes,
+        message_bytes_max: 300,
+        marks: MarkUse::Unread,
+        fallback: PacketFallback::Off,
+    };
+    let head = Head::bare(&Header::of_session(Kind::Accept, open.session, open.token));
+    exchange(host, board, &[head.bytes(), &accept.encode()].concat());
+    assert_eq!(host.poll_event(), Some(HostEvent::Connected(id)));
+    id
+}
+
+#[test]
+fn a_call_that_outlives_its_session_is_none_of_the_next_with_its_number() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let first = connected(&mut host, &mut board);
+    host.call(&mut board, first, 11, 1, b"late").unwrap();
+    let unknown = Head::bare(&Header::of_session(Kind::Unknown, 5, 6));
+    exchange(&mut host, &mut board, unknown.bytes());
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(first)));
+    let second = connected(&mut host, &mut board);
+    assert_eq!(
+        second.to_bits() >> 32,
+        first.to_bits() >> 32,
+        "a number is used again"
+    );
+    host.call(&mut board, second, 12, 1, b"now").unwrap();
+    // The NIC gives the first call up.
+    board.deliver_head(EntryHead {
+        kind: EntryKind::Error,
+        bytes: 0,
+        connection: 0,
+        code: 5,
+        tag: 0,
+        remote: 0,
+    });
+    host.poll(&mut board, 1_000_000).unwrap();
+    let outcome = Err(provost_nic::EntryError::Timeout);
+    assert_eq!(host.poll_event(), Some(HostEvent::Completed { tag: 11, outcome }));
+    assert_eq!(host.free_slots(second), 3);
 }
 
 proptest! {
