@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use provost_datagram::{Address, Call, CallError, Endpoint, MsgBuf, Payload, RequestHandle, SessionId};
+use provost_datagram::{Address, Call, CallError, MsgBuf, Payload, RequestHandle, SessionId};
 
 use crate::buffers::{Buffers, HOMECOMING_MAX, Origin};
+use crate::carrier::CarrierRef;
 use crate::error::{RpcError, STATUS_RESERVED};
 use crate::handlers::OwnedRequest;
 use crate::pending::{Completion, Pending, Waiting, take};
@@ -20,7 +21,7 @@ pub struct Refused<B> {
 
 /// What handlers and continuations can ask for: calls, answers, sessions, buffers.
 pub struct Context<'c, A, S> {
-    pub(crate) endpoint: &'c mut Endpoint<A>,
+    pub(crate) carrier: CarrierRef<'c, A>,
     pub(crate) tables: &'c mut Tables<A, S>,
     pub(crate) now_ns: u64,
 }
@@ -98,7 +99,7 @@ impl<A: Address, S> Context<'_, A, S> {
                 let fitted = copy.fill(&payload);
                 debug_assert!(fitted, "the buffer was made for it");
                 if let Payload::Owned(buffer) = payload {
-                    self.endpoint.recycle(buffer);
+                    self.carrier.recycle(buffer);
                 }
                 (copy, Origin::Buffers)
             }
@@ -118,19 +119,19 @@ impl<A: Address, S> Context<'_, A, S> {
         if self.tables.stage == Stage::ShutDown {
             return Err(RpcError::ShutDown);
         }
-        let session = self.endpoint.connect(self.now_ns, to)?;
+        let session = self.carrier.connect(self.now_ns, to)?;
         self.tables.sessions.insert(session);
         Ok(session)
     }
 
     /// Ends a session that this end opened, when the calls that were made on it have ended.
     pub fn disconnect(&mut self, session: SessionId) {
-        self.endpoint.disconnect(self.now_ns, session);
+        self.carrier.disconnect(self.now_ns, session);
     }
 
     /// Ends a session at once. Continuations of its calls run with an error.
     pub fn reset(&mut self, session: SessionId) {
-        self.endpoint.reset(self.now_ns, session);
+        self.carrier.reset(self.now_ns, session);
     }
 
     /// Makes a call. Its continuation runs exactly once, in the event loop, and gets both buffers.
@@ -158,7 +159,7 @@ impl<A: Address, S> Context<'_, A, S> {
             tag: place as u64,
             ..call
         };
-        self.endpoint
+        self.carrier
             .call(self.now_ns, session, call)
             .map_err(|refused| self.take_back(tag, *refused))
     }
@@ -188,10 +189,7 @@ impl<A: Address, S> Context<'_, A, S> {
         status: u16,
         response: &[u8],
     ) -> Result<(), RpcError> {
-        match self
-            .endpoint
-            .respond_inline(self.now_ns, handle, status, response)
-        {
+        match self.carrier.respond_inline(self.now_ns, handle, status, response) {
             Ok(()) => Ok(()),
             Err(CallError::ResponseTooLarge) => {
                 let mut buffer = self.buffer(response.len());
@@ -214,7 +212,7 @@ impl<A: Address, S> Context<'_, A, S> {
         status: u16,
         response: MsgBuf,
     ) -> Result<(), Box<Refused<MsgBuf>>> {
-        self.endpoint
+        self.carrier
             .respond(self.now_ns, handle, status, response)
             .map_err(|refused| {
                 let error = refused.error.into();
@@ -228,7 +226,17 @@ impl<A: Address, S> Context<'_, A, S> {
     /// Bytes of a message that one packet can carry.
     #[must_use]
     pub fn packet_payload_bytes(&self) -> usize {
-        self.endpoint.packet_payload_bytes()
+        self.carrier.packet_payload_bytes()
+    }
+
+    /// Bytes of the largest request of a session that this end has opened.
+    pub(crate) fn request_bytes_max(&self, session: SessionId) -> usize {
+        self.carrier.request_bytes_max(session)
+    }
+
+    /// Bytes of the largest response, where there is such a bound.
+    pub(crate) fn response_bytes_max(&self) -> usize {
+        self.carrier.response_bytes_max()
     }
 
     /// Calls that have not ended.

@@ -52,6 +52,7 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod carrier;
 mod config;
 mod context;
 mod error;
@@ -64,6 +65,7 @@ mod rpc;
 mod stubs;
 mod workers;
 
+pub use carrier::{CallCarrier, CarrierRef, EventSink, RpcDriver};
 pub use config::{ConfigRefused, RpcConfig};
 pub use context::{Context, Refused};
 pub use error::RpcError;
@@ -71,7 +73,7 @@ pub use future::{Calling, Connecting, Reply};
 pub use handlers::{Handlers, OwnedRequest, Request, SessionEvent};
 pub use mailbox::{MailboxFull, Remote};
 pub use pending::Completion;
-pub use rpc::Rpc;
+pub use rpc::{Rpc, RpcLoop};
 #[doc(hidden)]
 pub use stubs::fuzzing;
 pub use stubs::{RpcThread, RpcThreadBuilder, StartError};

@@ -12,6 +12,7 @@ use provost_datagram::{
 use provost_packets::Wire;
 
 use crate::buffers::{Buffers, Origin};
+use crate::carrier::{CallCarrier, CarrierRef, EventSink, RpcDriver};
 use crate::config::{ConfigRefused, RpcConfig};
 use crate::context::{Context, Stage, Tables};
 use crate::error::{RpcError, STATUS_NO_HANDLER, STATUS_OVERLOADED, outcome_of};
@@ -32,10 +33,13 @@ const GOODBYE_TURNS: usize = 2;
 ///
 /// Dropping it ends all sessions at once; the continuations of their calls run before with
 /// [`CallError::Ended`], but not if the drop is part of a panic: then they are dropped.
-pub struct Rpc<W: Wire, S, C: Clock = Monotonic> {
-    driver: Driver<W, C>,
-    handling: Handling<W::Address, S>,
-    mailbox: Arc<Mailbox<W::Address, S>>,
+pub type Rpc<W, S, C = Monotonic> = RpcLoop<Driver<W, C>, S>;
+
+/// An event loop over whatever carries its calls: see [`Rpc`].
+pub struct RpcLoop<D: RpcDriver, S> {
+    driver: D,
+    handling: Handling<D::Address, S>,
+    mailbox: Arc<Mailbox<D::Address, S>>,
     spin: Duration,
     busy_at: Instant,
 }
@@ -48,17 +52,17 @@ struct Handling<A, S> {
     workers: Option<Workers>,
 }
 
-impl<W: Wire, S, C: Clock> std::fmt::Debug for Rpc<W, S, C> {
+impl<D: RpcDriver, S> std::fmt::Debug for RpcLoop<D, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rpc")
-            .field("address", &self.driver.wire().address())
+        f.debug_struct("RpcLoop")
+            .field("address", &self.driver.address())
             .field("sessions", &self.handling.tables.sessions.len())
             .field("calls_pending", &self.handling.tables.pending.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<W: Wire, S> Rpc<W, S> {
+impl<W: Wire, S> RpcLoop<Driver<W>, S> {
     /// Joins a wire, a program's state and its handlers.
     ///
     /// # Errors
@@ -73,7 +77,7 @@ impl<W: Wire, S> Rpc<W, S> {
     }
 }
 
-impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
+impl<W: Wire, S, C: Clock> RpcLoop<Driver<W, C>, S> {
     /// As [`Rpc::new`], by another clock than the machine's.
     ///
     /// # Errors
@@ -85,7 +89,35 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         handlers: Handlers<W::Address, S>,
     ) -> Result<Self, ConfigRefused> {
         config.check()?;
-        let bell = Arc::new(Bell::new(wire.waker()));
+        let driver = Driver::with_clock(config.datagram.clone(), wire, clock)?;
+        RpcLoop::over(config, driver, state, handlers)
+    }
+
+    /// What the protocol has counted.
+    pub fn statistics(&mut self) -> Statistics {
+        self.driver.endpoint().1.statistics()
+    }
+
+    /// The wire.
+    pub fn wire(&self) -> &W {
+        self.driver.wire()
+    }
+}
+
+impl<D: RpcDriver, S> RpcLoop<D, S> {
+    /// Joins what carries calls, a program's state and its handlers. What the configuration says of the datagram protocol is of no
+    /// account here.
+    ///
+    /// # Errors
+    /// If an option is out of its range, or there is no thread to be had.
+    pub fn over(
+        config: RpcConfig,
+        driver: D,
+        state: S,
+        handlers: Handlers<D::Address, S>,
+    ) -> Result<Self, ConfigRefused> {
+        config.check()?;
+        let bell = Arc::new(Bell::new(driver.waker()));
         let mailbox = Arc::new(Mailbox::new(config.mailbox_max, bell.clone()));
         let workers = if handlers.has_workers() {
             Some(Workers::start(&config, bell)?)
@@ -100,7 +132,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
             stage: Stage::Open,
         };
         Ok(Self {
-            driver: Driver::with_clock(config.datagram, wire, clock)?,
+            driver,
             handling: Handling {
                 state,
                 handlers,
@@ -115,8 +147,8 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
 
     /// Where others reach it.
     #[must_use]
-    pub fn address(&self) -> W::Address {
-        self.driver.wire().address()
+    pub fn address(&self) -> D::Address {
+        self.driver.address()
     }
 
     /// The program's state.
@@ -126,11 +158,11 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     }
 
     /// The program's state and what can be asked for, between two turns.
-    pub fn parts(&mut self) -> (&mut S, Context<'_, W::Address, S>) {
-        let (now_ns, endpoint) = self.driver.endpoint();
+    pub fn parts(&mut self) -> (&mut S, Context<'_, D::Address, S>) {
+        let (now_ns, carrier) = self.driver.carrier();
         let tables = &mut self.handling.tables;
         let context = Context {
-            endpoint,
+            carrier,
             tables,
             now_ns,
         };
@@ -139,13 +171,8 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
 
     /// Reaches the event loop from other threads.
     #[must_use]
-    pub fn remote(&self) -> Remote<W::Address, S> {
+    pub fn remote(&self) -> Remote<D::Address, S> {
         Remote::new(self.mailbox.clone())
-    }
-
-    /// What the protocol has counted.
-    pub fn statistics(&mut self) -> Statistics {
-        self.driver.endpoint().1.statistics()
     }
 
     /// The event loop as a future, for executors: at each poll it takes one turn and asks to be polled again, so it keeps
@@ -161,11 +188,6 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         .await
     }
 
-    /// The wire.
-    pub fn wire(&self) -> &W {
-        self.driver.wire()
-    }
-
     /// One turn: does what other threads asked for, takes packets, runs handlers and continuations, sends. It never
     /// sleeps.
     ///
@@ -174,7 +196,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     #[inline]
     pub fn run_once(&mut self) -> io::Result<Turn> {
         let did = self.serve_other_threads();
-        let turn = self.driver.turn_with(&mut self.handling)?;
+        let turn = self.driver.turn(&mut self.handling)?;
         Ok(if did { Turn::Busy } else { turn })
     }
 
@@ -246,17 +268,17 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         if !is_busy && !is_called && self.mailbox.is_empty() && self.handling.tables.buffers.home.is_empty() {
             return false;
         }
-        let (now_ns, endpoint) = self.driver.endpoint();
-        let mut did = self.handling.bring_home(endpoint);
-        did |= self.handling.take_answers(endpoint, now_ns);
+        let (now_ns, mut carrier) = self.driver.carrier();
+        let mut did = self.handling.bring_home(carrier.by_ref());
+        did |= self.handling.take_answers(carrier.by_ref(), now_ns);
         for _ in 0..self.mailbox.len() {
             let Some(errand) = self.mailbox.pop() else { break };
-            let (state, mut context) = self.handling.parts(endpoint, now_ns);
+            let (state, mut context) = self.handling.parts(carrier.by_ref(), now_ns);
             errand(state, &mut context);
             did = true;
         }
         if is_called {
-            self.handling.answer_ring(endpoint, now_ns);
+            self.handling.answer_ring(carrier.by_ref(), now_ns);
         }
         did || is_called
     }
@@ -267,12 +289,12 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         self.handling.tables.stage = Stage::ShutDown;
         self.mailbox.close();
         let sessions: Vec<SessionId> = self.handling.tables.sessions.drain().collect();
-        let (now_ns, endpoint) = self.driver.endpoint();
+        let (now_ns, mut carrier) = self.driver.carrier();
         for session in sessions {
-            endpoint.reset(now_ns, session);
+            carrier.reset(now_ns, session);
         }
-        while let Some(event) = endpoint.poll_event() {
-            self.handling.take(endpoint, now_ns, event);
+        while let Some(event) = carrier.poll_event() {
+            self.handling.take_event(carrier.by_ref(), now_ns, event);
         }
         debug_assert_eq!(self.handling.tables.pending.len(), 0, "every call has ended");
         for _ in 0..GOODBYE_TURNS {
@@ -283,7 +305,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     }
 }
 
-impl<W: Wire, S, C: Clock> Drop for Rpc<W, S, C> {
+impl<D: RpcDriver, S> Drop for RpcLoop<D, S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.mailbox.close();
@@ -295,57 +317,67 @@ impl<W: Wire, S, C: Clock> Drop for Rpc<W, S, C> {
 
 impl<A: Address, S> EventHandler<'_, A> for Handling<A, S> {
     fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
-        self.take(endpoint, now_ns, event);
+        self.take_event(CarrierRef::Software(endpoint), now_ns, event);
     }
 
     #[inline(always)]
     fn request(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, request: ArrivedRequest<'_>) {
         let payload = Payload::Borrowed(request.bytes);
-        self.dispatch(endpoint, now_ns, (request.handle, request.method, payload));
+        self.dispatch(
+            CarrierRef::Software(endpoint),
+            now_ns,
+            (request.handle, request.method, payload),
+        );
     }
 
     #[inline(always)]
     fn completed(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completion: Completed) {
-        self.go_on(endpoint, now_ns, completion);
+        self.go_on(CarrierRef::Software(endpoint), now_ns, completion);
+    }
+}
+
+impl<A: Address, S> EventSink<A> for Handling<A, S> {
+    fn take(&mut self, carrier: &mut (dyn CallCarrier<A> + 'static), now_ns: u64, event: Event<'_>) {
+        self.take_event(CarrierRef::Other(carrier), now_ns, event);
     }
 }
 
 impl<A: Address, S> Handling<A, S> {
-    fn parts<'c>(&'c mut self, endpoint: &'c mut Endpoint<A>, now_ns: u64) -> (&'c mut S, Context<'c, A, S>) {
+    fn parts<'c>(&'c mut self, carrier: CarrierRef<'c, A>, now_ns: u64) -> (&'c mut S, Context<'c, A, S>) {
         let tables = &mut self.tables;
         let context = Context {
-            endpoint,
+            carrier,
             tables,
             now_ns,
         };
         (&mut self.state, context)
     }
 
-    fn take(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
+    fn take_event(&mut self, mut carrier: CarrierRef<'_, A>, now_ns: u64, event: Event<'_>) {
         match event {
             Event::Request {
                 handle,
                 method,
                 payload,
-            } => self.dispatch(endpoint, now_ns, (handle, method, payload)),
-            Event::Completed(completed) => self.go_on(endpoint, now_ns, completed),
+            } => self.dispatch(carrier, now_ns, (handle, method, payload)),
+            Event::Completed(completed) => self.go_on(carrier, now_ns, completed),
             Event::ResponseReturned(buffer) => self.tables.buffers.keep(buffer),
             Event::Connected(session) => {
-                self.connected(endpoint, now_ns, session, Ok(session));
-                self.on_session_event(endpoint, now_ns, SessionEvent::Connected(session));
+                self.connected(carrier.by_ref(), now_ns, session, Ok(session));
+                self.on_session_event(carrier, now_ns, SessionEvent::Connected(session));
             }
             Event::Accepted(session) if self.tables.stage == Stage::ShutDown => {
-                endpoint.reset(now_ns, session)
+                carrier.reset(now_ns, session)
             }
             Event::Accepted(session) => {
                 self.tables.sessions.insert(session);
-                self.on_session_event(endpoint, now_ns, SessionEvent::Accepted(session));
+                self.on_session_event(carrier, now_ns, SessionEvent::Accepted(session));
             }
             Event::Ended(session, reason) => {
                 self.tables.sessions.remove(&session);
                 let error = RpcError::Call(CallError::Ended(reason));
-                self.connected(endpoint, now_ns, session, Err(error));
-                self.on_session_event(endpoint, now_ns, SessionEvent::Ended(session, reason));
+                self.connected(carrier.by_ref(), now_ns, session, Err(error));
+                self.on_session_event(carrier, now_ns, SessionEvent::Ended(session, reason));
             }
         }
     }
@@ -353,7 +385,7 @@ impl<A: Address, S> Handling<A, S> {
     #[cold]
     fn connected(
         &mut self,
-        endpoint: &mut Endpoint<A>,
+        carrier: CarrierRef<'_, A>,
         now_ns: u64,
         session: SessionId,
         result: Result<SessionId, RpcError>,
@@ -361,31 +393,31 @@ impl<A: Address, S> Handling<A, S> {
         let Some(continuation) = self.tables.connecting.remove(&session) else {
             return;
         };
-        let (state, mut context) = self.parts(endpoint, now_ns);
+        let (state, mut context) = self.parts(carrier, now_ns);
         continuation(state, &mut context, result);
     }
 
     #[cold]
-    fn on_session_event(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: SessionEvent) {
+    fn on_session_event(&mut self, carrier: CarrierRef<'_, A>, now_ns: u64, event: SessionEvent) {
         let Some(handler) = &mut self.handlers.on_session else {
             return;
         };
         let tables = &mut self.tables;
         let mut context = Context {
-            endpoint,
+            carrier,
             tables,
             now_ns,
         };
         handler(&mut self.state, &mut context, event);
     }
 
-    fn answer_ring(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) {
+    fn answer_ring(&mut self, carrier: CarrierRef<'_, A>, now_ns: u64) {
         let Some(handler) = &mut self.handlers.on_ring else {
             return;
         };
         let tables = &mut self.tables;
         let mut context = Context {
-            endpoint,
+            carrier,
             tables,
             now_ns,
         };
@@ -395,13 +427,13 @@ impl<A: Address, S> Handling<A, S> {
     #[inline]
     fn dispatch(
         &mut self,
-        endpoint: &mut Endpoint<A>,
+        carrier: CarrierRef<'_, A>,
         now_ns: u64,
         (handle, request_type, payload): (RequestHandle, u16, Payload<'_>),
     ) {
         let tables = &mut self.tables;
         let mut context = Context {
-            endpoint,
+            carrier,
             tables,
             now_ns,
         };
@@ -424,12 +456,12 @@ impl<A: Address, S> Handling<A, S> {
             None => refuse(&mut context, handle, STATUS_NO_HANDLER),
         }
         if let Payload::Owned(buffer) = request.payload {
-            context.endpoint.recycle(buffer);
+            context.carrier.recycle(buffer);
         }
     }
 
     #[inline]
-    fn go_on(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completed: Completed) {
+    fn go_on(&mut self, carrier: CarrierRef<'_, A>, now_ns: u64, completed: Completed) {
         let waiting = take(&mut self.tables.pending, completed.tag);
         debug_assert!(waiting.is_some(), "a call ends once");
         let Some(waiting) = waiting else { return };
@@ -440,11 +472,11 @@ impl<A: Address, S> Handling<A, S> {
             request: completed.request,
             response: completed.response,
         };
-        let (state, mut context) = self.parts(endpoint, now_ns);
+        let (state, mut context) = self.parts(carrier, now_ns);
         (waiting.continuation)(state, &mut context, completion);
     }
 
-    fn take_answers(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) -> bool {
+    fn take_answers(&mut self, mut carrier: CarrierRef<'_, A>, now_ns: u64) -> bool {
         let Some(workers) = &mut self.workers else {
             return false;
         };
@@ -456,11 +488,11 @@ impl<A: Address, S> Handling<A, S> {
                 response,
             } = answer;
             // The client may have gone meanwhile.
-            if let Err(refused) = endpoint.respond(now_ns, handle, status, response) {
+            if let Err(refused) = carrier.respond(now_ns, handle, status, response) {
                 self.tables.buffers.keep(refused.response);
                 if refused.error == CallError::ResponseTooLarge {
                     // Nothing else would ever answer it.
-                    let _ = endpoint.respond_inline(now_ns, handle, STATUS_OVERLOADED, &[]);
+                    let _ = carrier.respond_inline(now_ns, handle, STATUS_OVERLOADED, &[]);
                 }
             }
             did = true;
@@ -468,14 +500,14 @@ impl<A: Address, S> Handling<A, S> {
         did
     }
 
-    fn bring_home(&mut self, endpoint: &mut Endpoint<A>) -> bool {
+    fn bring_home(&mut self, mut carrier: CarrierRef<'_, A>) -> bool {
         let mut did = false;
         while let Some(homecoming) = self.tables.buffers.home.pop() {
             match homecoming.origin {
                 Origin::Buffers => self.tables.buffers.keep(homecoming.buffer),
                 Origin::Endpoint => {
                     self.tables.buffers.away -= 1;
-                    endpoint.recycle(homecoming.buffer);
+                    carrier.recycle(homecoming.buffer);
                 }
             }
             did = true;
@@ -493,7 +525,7 @@ fn hand_to_worker<A: Address, S>(
     let Some(workers) = workers.filter(|workers| workers.has_room()) else {
         refuse(context, request.handle, STATUS_OVERLOADED);
         if let Payload::Owned(buffer) = request.payload {
-            context.endpoint.recycle(buffer);
+            context.carrier.recycle(buffer);
         }
         return;
     };
@@ -512,6 +544,6 @@ fn hand_to_worker<A: Address, S>(
 fn refuse<A: Address, S>(context: &mut Context<'_, A, S>, handle: RequestHandle, status: u16) {
     // If the session is over by now, nobody waits for this.
     let _ = context
-        .endpoint
+        .carrier
         .respond_inline(context.now_ns, handle, status, &[]);
 }

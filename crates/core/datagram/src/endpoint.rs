@@ -148,6 +148,15 @@ impl<A: Address> Endpoint<A> {
         taken.map_err(|(error, call)| Box::new(CallRefused { error, call }))
     }
 
+    /// Bytes of the largest request that the server of a client's session takes.
+    #[must_use]
+    pub fn request_bytes_max(&self, session: SessionId) -> Option<usize> {
+        match self.sessions.get(usize::from(session.number)) {
+            Some(Session::Client(client)) if client.id == session => Some(client.message_bytes_max as usize),
+            _ => None,
+        }
+    }
+
     /// Asks the peer of a client's session whether it is there; any packet of its answers. In a sealed session only the peer
     /// itself can answer.
     pub fn ask(&mut self, now_ns: u64, session: SessionId) {

@@ -130,6 +130,21 @@ pub enum Refusal {
     Security = 6,
 }
 
+impl Refusal {
+    /// The reason with this number in a Refuse.
+    #[must_use]
+    pub fn from_number(number: u16) -> Refusal {
+        match number {
+            1 => Refusal::Version,
+            2 => Refusal::RingFull,
+            3 => Refusal::TooManySessions,
+            4 => Refusal::Parameters,
+            6 => Refusal::Security,
+            _ => Refusal::Other,
+        }
+    }
+}
+
 /// Why a session could not even be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
@@ -139,6 +154,9 @@ pub enum ConnectError {
     /// This end has as many sessions as it can have.
     #[error("too many sessions")]
     TooManySessions,
+    /// What carries the calls has no such addresses, as a NIC has none of IPv6.
+    #[error("there is no way to such an address from here")]
+    Unreachable,
 }
 
 /// A request that waits for its response. It can be kept, for as long as it takes, and be answered once.
@@ -150,6 +168,12 @@ pub struct RequestHandle {
 }
 
 impl RequestHandle {
+    /// The request of a slot of this session, for those who carry calls in an endpoint's place.
+    #[must_use]
+    pub fn new(session: SessionId, slot: u8, call: u32) -> RequestHandle {
+        RequestHandle { session, slot, call }
+    }
+
     /// The session that it came by.
     #[must_use]
     pub fn session(&self) -> SessionId {

@@ -285,15 +285,7 @@ pub fn encode_refuse(nonce: u64, reason: Refusal) -> [u8; REFUSE_BYTES] {
 pub(crate) fn decode_refuse(bytes: &[u8]) -> Option<(u64, Refusal)> {
     let mut fields = Fields::<REFUSE_BYTES>::new(bytes.try_into().ok()?);
     let nonce = u64::from_le_bytes(fields.get());
-    let reason = match u16::from_le_bytes(fields.get()) {
-        1 => Refusal::Version,
-        2 => Refusal::RingFull,
-        3 => Refusal::TooManySessions,
-        4 => Refusal::Parameters,
-        6 => Refusal::Security,
-        _ => Refusal::Other,
-    };
-    Some((nonce, reason))
+    Some((nonce, Refusal::from_number(u16::from_le_bytes(fields.get()))))
 }
 
 /// A public key, and the proof that whoever sent it may.

@@ -26,6 +26,13 @@ pub(super) const LARGE: u16 = 0x100;
 /// Bytes of a schema's hash.
 pub(super) const HASH_BYTES: usize = 32;
 
+/// What is told of a message that is larger than what carries the calls takes.
+pub(super) fn too_large(what: &str, bytes: usize, bytes_max: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the {what} has up to {bytes} bytes, and what carries the calls takes {bytes_max}: divide it, or use another transport"
+    ))
+}
+
 /// What a call begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallHead {

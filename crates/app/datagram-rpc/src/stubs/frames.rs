@@ -153,11 +153,33 @@ fn message_bytes(message: &Outbound) -> usize {
 pub(super) struct Batch<'b> {
     out: &'b mut [u8],
     at: usize,
+    /// What any message may have, however much room it is given.
+    bytes_max: usize,
 }
 
 impl<'b> Batch<'b> {
     pub(super) fn new(out: &'b mut [u8]) -> Self {
-        Self { out, at: 0 }
+        Self {
+            out,
+            at: 0,
+            bytes_max: usize::MAX,
+        }
+    }
+
+    /// The same, where no message may have more bytes than this.
+    pub(super) fn up_to(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
+    }
+
+    /// Whether so many bytes fit into a message alone.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub(super) fn check(&self, bytes: usize) -> Result<(), Status> {
+        if bytes > self.bytes_max {
+            return Err(format::too_large("message", bytes, self.bytes_max));
+        }
+        Ok(())
     }
 
     /// Bytes written.

@@ -23,17 +23,18 @@ use provost::codegen::{Service, ServiceDescriptor};
 use provost::linked::Codec;
 use provost::offered::Offered;
 use provost::{Channel, Spawn, Status};
-use provost_datagram::{Address, CallError, MsgBuf, SessionId};
+use provost_datagram::{Address, CallError, Driver, MsgBuf, SessionId};
 use provost_packets::Wire;
 use slab::Slab;
 
+use crate::carrier::RpcDriver;
 use crate::config::{ConfigRefused, RpcConfig};
 use crate::context::Context;
 use crate::error::RpcError;
 use crate::handlers::{Handlers, SessionEvent};
 use crate::mailbox::{MailboxFull, Remote};
 use crate::oneshot::{Sender, oneshot};
-use crate::rpc::Rpc;
+use crate::rpc::RpcLoop;
 use client::{BegunCalls, ChannelState, LinkedChannel, Sent};
 use server::Tasks;
 use stream::{Place, Ready};
@@ -181,6 +182,19 @@ impl RpcThreadBuilder {
     where
         W: Wire<Address: Send + Sync + 'static> + Send + 'static,
     {
+        self.config.check()?;
+        let driver = Driver::new(self.config.datagram.clone(), wire).map_err(ConfigRefused::from)?;
+        self.start_over(driver)
+    }
+
+    /// Starts the thread over something else than the datagram protocol in software, for instance a NIC.
+    ///
+    /// # Errors
+    /// As [`RpcThreadBuilder::start`].
+    pub fn start_over<D>(self, driver: D) -> Result<RpcThread<D::Address>, StartError>
+    where
+        D: RpcDriver<Address: Send + Sync + 'static> + Send + 'static,
+    {
         let services: Result<Vec<Offered>, Status> = self.services.into_iter().collect();
         let services = services.map_err(StartError::Service)?;
         let ready = Arc::new(Ready::default());
@@ -197,7 +211,7 @@ impl RpcThreadBuilder {
             touched_sessions: Vec::new(),
             is_over: false,
         };
-        let mut rpc = Rpc::new(self.config, wire, stubs, handlers())?;
+        let mut rpc = RpcLoop::over(self.config, driver, stubs, handlers())?;
         let (address, remote) = (rpc.address(), rpc.remote());
         rpc.parts().0.tasks.set_remote(remote.clone());
         ready.set_bell(remote.bell());

@@ -359,6 +359,12 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             }
         };
         buffer.set_length(at + written);
+        let bytes_max = context.response_bytes_max();
+        if buffer.len() > bytes_max {
+            let bytes = buffer.len();
+            context.recycle(buffer);
+            return Err(format::too_large("response", bytes, bytes_max));
+        }
         Ok(buffer)
     }
 

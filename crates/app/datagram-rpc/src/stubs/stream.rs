@@ -300,6 +300,9 @@ impl Cell {
             return Written::All;
         };
         let bytes_max = leaving.bytes_max();
+        if let Err(status) = batch.check(bytes_max) {
+            return Written::Failed(status);
+        }
         if bytes_max > batch.room() {
             state.egress_events.push_front(leaving);
             return self.more(bytes_max);
@@ -435,18 +438,28 @@ pub(super) fn fill(
     0
 }
 
+/// How frames go together.
+#[derive(Clone, Copy)]
+pub(super) struct BatchBounds {
+    /// Bytes that go together, if there are as many as [`BATCH_BYTES`].
+    pub(super) together_bytes: usize,
+    /// Bytes that any message of frames may have.
+    pub(super) bytes_max: usize,
+}
+
 /// Takes a buffer with what these ends have; `None` if that is nothing.
 pub(super) fn batch_of<A: Address, S>(
     context: &mut Context<'_, A, S>,
     waiting: &mut VecDeque<Arc<Cell>>,
-    service: u16,
+    (service, bounds): (u16, BatchBounds),
     mut on_written: impl FnMut(&Arc<Cell>, Result<(), Status>),
 ) -> Option<MsgBuf> {
-    let mut room = BATCH_BYTES;
+    let together = BATCH_BYTES.min(bounds.together_bytes).min(bounds.bytes_max);
+    let mut room = together;
     while !waiting.is_empty() {
         let mut buffer = context.buffer(room);
         buffer.set_length(room);
-        let mut batch = Batch::new(&mut buffer);
+        let mut batch = Batch::new(&mut buffer).up_to(bounds.bytes_max);
         let wanted = fill(waiting, &mut batch, service, &mut on_written);
         let length = batch.length();
         buffer.set_length(length);
@@ -455,7 +468,7 @@ pub(super) fn batch_of<A: Address, S>(
         }
         context.recycle(buffer);
         // What does not fit goes alone.
-        room = wanted.max(BATCH_BYTES);
+        room = wanted.max(together);
     }
     None
 }

@@ -12,7 +12,7 @@ use crate::error::RpcError;
 use crate::pending::Completion;
 use crate::stubs::format::{self, LARGE, LISTEN_CALL};
 use crate::stubs::frames::{self, FrameHead, kind};
-use crate::stubs::stream::{BATCH_BYTES, Cell, STREAMS_MAX, batch_of};
+use crate::stubs::stream::{BATCH_BYTES, BatchBounds, Cell, STREAMS_MAX, batch_of};
 use crate::stubs::{RESPONSE_BYTES_MAX, Stubs, gone, status_of_error};
 
 /// The calls with streams of a channel, as long as it has its session.
@@ -97,14 +97,24 @@ pub(in crate::stubs) fn flush<A: Address + Send + Sync + 'static>(
         return;
     }
     let cells = &mut streams.cells;
+    let bytes_max = context.request_bytes_max(session);
+    let bounds = BatchBounds {
+        together_bytes: BATCH_BYTES,
+        bytes_max,
+    };
     let written = streams.unsent.take().or_else(|| {
-        batch_of(context, &mut streams.waiting, service, |cell, written| {
-            if let Err(status) = written {
-                cell.fail(status);
-            } else if cell.is_over() {
-                cells.remove(&cell.call);
-            }
-        })
+        batch_of(
+            context,
+            &mut streams.waiting,
+            (service, bounds),
+            |cell, written| {
+                if let Err(status) = written {
+                    cell.fail(status);
+                } else if cell.is_over() {
+                    cells.remove(&cell.call);
+                }
+            },
+        )
     });
     if let Some(buffer) = written {
         send(stubs, context, (number, session), buffer);
@@ -184,8 +194,8 @@ fn listen<A: Address + Send + Sync + 'static>(
     context: &mut Loop<'_, A>,
     (number, session): (u64, SessionId),
 ) -> bool {
-    let room = (BATCH_BYTES as u32).to_le_bytes();
-    let call = context.call_of(format::LISTEN, &room, BATCH_BYTES);
+    let room = BATCH_BYTES.min(context.response_bytes_max());
+    let call = context.call_of(format::LISTEN, &(room as u32).to_le_bytes(), room);
     let call = Call { tag: number, ..call };
     let Err(refused) = context.enqueue_request(session, call, listened) else {
         streams.is_listening = true;

@@ -14,7 +14,7 @@ use crate::handlers::Request;
 use crate::stubs::CallName;
 use crate::stubs::format;
 use crate::stubs::frames::{self, BeginHead, FrameHead, kind};
-use crate::stubs::stream::{Cell, Held, NewCell, Place, STREAMS_MAX, batch_of};
+use crate::stubs::stream::{BatchBounds, Cell, Held, NewCell, Place, STREAMS_MAX, batch_of};
 
 /// The calls with streams of one session.
 #[derive(Default)]
@@ -212,7 +212,11 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
         };
         let calls = &mut session.calls;
         let mut failed = Vec::new();
-        let batch = batch_of(context, &mut session.waiting, 0, |cell, written| {
+        let bounds = BatchBounds {
+            together_bytes: room as usize,
+            bytes_max: context.response_bytes_max(),
+        };
+        let batch = batch_of(context, &mut session.waiting, (0, bounds), |cell, written| {
             if let Err(status) = written {
                 failed.push((cell.call, status));
             } else if cell.is_over() {
