@@ -176,10 +176,11 @@ pub(crate) enum SoakKind {
     Grpc,
 }
 
-/// Has clients and servers of five languages call each other; their tools must be there.
+/// Has clients and servers of five languages call each other, and Java's client ask what Go's does not; their tools must be there.
 pub(crate) fn pairs(workspace: &Workspace) -> Result<(), Complaints> {
-    let mut command = workspace.cargo(&["test", "--workspace", "--test", "grpc_pairs"]);
-    command.args(["--", "--nocapture"]);
+    let tests = ["--test", "grpc_pairs", "--test", "grpc_interop_java"];
+    let mut command = workspace.cargo(&[&["test", "--workspace"], &tests[..]].concat());
+    command.args(["--", "--nocapture", "--include-ignored"]);
     command.env("PROVOST_PAIRS", "all").env("PROVOST_STRICT", "1");
     reported(run(&mut command))
 }

@@ -4,14 +4,14 @@
 #[allow(dead_code, reason = "these tests use a part of it")]
 mod authority;
 mod grpc_client;
+mod raw_grpc;
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use authority::Authority;
 use grpc_client::{EchoMessage, place, tcp_listener};
@@ -23,6 +23,7 @@ use provost_grpc::{
     MessageForm, RequestHead, ResponseHead,
 };
 use provost_wire::Code;
+use raw_grpc::{ByteStream, RawEnd};
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -35,75 +36,6 @@ const GZIP: MessageEncoding = MessageEncoding::Gzip;
 const SEALED: &[u8] = b"nobody looks into this";
 /// Messages that a node decompresses have so many bytes at most.
 const PLAIN_BYTES_MAX: usize = 1 << 20;
-
-/// What carries HTTP/2: a socket, or TLS over one.
-trait ByteStream: Read + Write + Send {}
-
-impl<S: Read + Write + Send> ByteStream for S {}
-
-/// One end of a connection, which blocks.
-struct RawEnd {
-    grpc: GrpcConnection<Arc<[u8]>>,
-    stream: Box<dyn ByteStream>,
-    input: Vec<u8>,
-    began: Instant,
-}
-
-impl RawEnd {
-    fn new(grpc: GrpcConnection<Arc<[u8]>>, stream: Box<dyn ByteStream>) -> RawEnd {
-        RawEnd {
-            grpc,
-            stream,
-            input: Vec::new(),
-            began: Instant::now(),
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64 + 1
-    }
-
-    fn write(&mut self) {
-        loop {
-            self.grpc.fill(self.now());
-            let bytes = self.grpc.copied_output();
-            if bytes.is_empty() {
-                return;
-            }
-            self.stream.write_all(&bytes).unwrap();
-            self.grpc.advance(bytes.len(), self.now());
-        }
-    }
-
-    /// What comes next; none when the peer is gone.
-    fn next(&mut self) -> Option<GrpcEvent> {
-        loop {
-            self.write();
-            let received = self.grpc.receive(&self.input, self.now()).ok()?;
-            self.input.drain(..received.consumed);
-            if let Some(event) = received.event {
-                if let GrpcEvent::Message { call, message } = &event {
-                    self.grpc.consume(*call, message.bytes.len());
-                }
-                return Some(event);
-            }
-            self.write();
-            let mut bytes = [0; 16 << 10];
-            match self.stream.read(&mut bytes) {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
-            }
-        }
-    }
-
-    fn send(&mut self, call: u32, message: &GrpcMessage) {
-        let now = self.now();
-        let sent = self
-            .grpc
-            .send_message(call, message.form, message.bytes[..].into(), now);
-        sent.map_err(|(fault, _)| fault).unwrap();
-    }
-}
 
 /// What came of a call.
 #[derive(Debug)]

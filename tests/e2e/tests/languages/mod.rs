@@ -49,7 +49,7 @@ fn folder(purpose: &str, language: &str) -> PathBuf {
 }
 
 /// Runs what prepares programs; `None` where the tool is missing or does not find what it needs, said as the tests say it.
-fn prepared(command: &mut Command, tool: &str, remedy: &str) -> Option<Output> {
+pub(crate) fn prepared(command: &mut Command, tool: &str, remedy: &str) -> Option<Output> {
     match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             provost_skip::missing(tool, remedy);
