@@ -680,6 +680,16 @@ fn idle_clients(place: &str, count: usize) -> Vec<GrpcProbe> {
     clients
 }
 
+/// Page faults of each process that has taken over, while nobody served.
+fn faults_of_restoring(node: &Node) -> Vec<u64> {
+    let log = node.program.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("the state of another process has been restored"));
+    let faults = lines.filter_map(|line| line.split(" faults=").nth(1)?.split(' ').next()?.parse().ok());
+    faults.collect()
+}
+
 #[test]
 fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
     const CLIENTS: u64 = 100;
@@ -692,6 +702,12 @@ fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
         let without = world.node.replace();
         let clients = idle_clients(&place, CLIENTS as usize);
         let carried: Vec<Replacement> = (0..RESTARTS).map(|_| world.node.replace()).collect();
+        let faults = faults_of_restoring(&world.node);
+        println!("{faults:?}");
+        assert_eq!(faults.len(), 1 + RESTARTS);
+        for of_clients in &faults[1..] {
+            assert!(*of_clients < faults[0] + CLIENTS, "{faults:?}");
+        }
         for replacement in &carried {
             let own = (replacement.state_bytes - without.state_bytes) / CLIENTS;
             assert!(own < BYTES_MAX, "{own} bytes each: {replacement:?}");

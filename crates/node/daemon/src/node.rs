@@ -759,6 +759,7 @@ async fn succeed(
     tracing::info!(
         received_us = taken.received.as_micros() as u64,
         made_us = taken.made.as_micros() as u64,
+        faults = taken.faults,
         "the state of another process has been restored"
     );
     plane.connections.report_restored();

@@ -16,7 +16,7 @@ use provost_shm::PacketSocket;
 use super::channel::{
     Body, Channel, ChannelError, Committed, EngineForm, Failed, Ready, Restored, unexpected,
 };
-use super::memory_reserve::{MemoryReserve, RestoredMemory};
+use super::memory_reserve::{MemoryReserve, RestoredMemory, faults_of_thread};
 use super::restore::{self, Descriptors, NotRestored};
 use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
@@ -226,6 +226,8 @@ pub(crate) struct Taken {
     /// How long it took to read the state once it came, and to make everything of it.
     pub(crate) received: Duration,
     pub(crate) made: Duration,
+    /// Pages that the kernel had to bring for that.
+    pub(crate) faults: u64,
 }
 
 /// Takes the state in, once the old process rests.
@@ -250,6 +252,7 @@ pub(crate) fn complete(
         parties,
         connections: prepared.preview.connections as usize,
     });
+    let faults_before = faults_of_thread();
     predecessor.ready()?;
     let (node, mut descriptors, came_at) = predecessor.receive_state()?;
     let received_at = Instant::now();
@@ -328,6 +331,7 @@ pub(crate) fn complete(
         restored,
         received: received_at - came_at,
         made: received_at.elapsed(),
+        faults: faults_of_thread() - faults_before,
     })
 }
 
