@@ -32,6 +32,8 @@ const SOAK_CHANGES: usize = 500;
 const POLICIES_MAX: usize = 4;
 /// What a node logs when a connection has gone over.
 const MIGRATED: &str = "migrated to another transport";
+/// How long a connection gets to migrate before the next change.
+const MIGRATION_WAIT: Duration = Duration::from_secs(2);
 /// What programs say at their end, before the number of calls.
 const CARRIED_OUT: &str = "carried out: ";
 
@@ -239,17 +241,30 @@ impl ChangesSetting {
         // The configuration has no policies, and a reload makes them what it says.
         self.front.policies.clear();
         if next != "grpc" && self.transport != "grpc" {
-            eventually("a connection migrates", WAIT_MAX, || self.migrations() > before);
+            // None does where the calls of both programs are still about to go over to the transport before.
+            let begin = Instant::now();
+            while self.migrations() == before && begin.elapsed() < MIGRATION_WAIT {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         let said = format!("{} to {next}", self.transport);
         self.transport = next;
         said
     }
 
-    /// Puts another version of the transport's engine into the datapaths of a node, of which native TCP has several.
+    /// Puts another version of the transport's engine into the datapaths of a node, of which native TCP has several. A connection
+    /// some of whose calls are still with an earlier transport refuses that, and everything is as it was.
     fn upgrade_transport(governed: &GovernedNode, random: &mut SeededRandom) -> String {
         let version = (1 + random.below(2)).to_string();
-        governed.operate(&["engine", "upgrade", "transport-tcp", "--version", &version])
+        let upgrade = ["engine", "upgrade", "transport-tcp", "--version", &version];
+        let outcome = governed.node.try_operate(&upgrade);
+        if let Err(refusal) = &outcome {
+            assert!(
+                refusal.contains("transport-switch") && refusal.contains("nothing has changed"),
+                "{refusal}"
+            );
+        }
+        format!("transport-tcp to version {version}: {outcome:?}")
     }
 
     fn migrations(&self) -> usize {
@@ -286,6 +301,7 @@ fn changes_of(seed: u64, changes: usize, programs: &[(&'static str, LanguageProg
         println!("seed {seed}, {number}: {change}");
         setting.go_on();
     }
+    assert!(setting.migrations() > 0, "no connection has migrated");
     setting.end();
 }
 
