@@ -6,6 +6,7 @@ pub mod fixtures;
 mod harness;
 mod hot_restart;
 mod message;
+pub mod mutations;
 pub mod simulated;
 mod suite;
 

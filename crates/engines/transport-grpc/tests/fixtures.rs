@@ -5,6 +5,7 @@ mod kit;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use kit::sealed::SealedCarrier;
 use kit::{
     CHAT, DOWNLOAD, SECOND_NS, SuccessorParts, ToSuccessor, TransportRig, UNARY, block, nobody, restored,
 };
@@ -13,7 +14,17 @@ use provost_datapath::{ConnectionSignals, Engine, PrivateBytes, RestoreError, Sa
 use provost_transport_grpc::{GrpcTransport, GrpcTransportConfig};
 
 fn busy(saver: &mut dyn Saver) -> SavedState {
-    let mut rig = TransportRig::allowing(1);
+    busy_link(TransportRig::allowing(1), saver)
+}
+
+/// The same over a link within TLS.
+fn within_tls(saver: &mut dyn Saver) -> SavedState {
+    let server = TransportRig::allowing(1).server_config;
+    let rig = TransportRig::over(SealedCarrier::over, GrpcTransportConfig::default(), server);
+    busy_link(rig, saver)
+}
+
+fn busy_link(mut rig: TransportRig, saver: &mut dyn Saver) -> SavedState {
     rig.call(5, UNARY, b"x");
     rig.open(6, CHAT);
     rig.send(6, b"y");
@@ -82,6 +93,7 @@ fn states_of_every_form_are_gone_on_with() {
     fixtures.add("busy", &busy(&mut ToFixture));
     fixtures.add("busy", &busy(&mut ToSuccessor));
     fixtures.add("answered", &answered());
+    fixtures.add("within-tls", &within_tls(&mut ToSuccessor));
     for name in fixtures.names("v") {
         fixtures.check(&name, &told(&fixtures.state(&name)));
     }
@@ -89,7 +101,8 @@ fn states_of_every_form_are_gone_on_with() {
 
 #[test]
 fn damaged_states_are_refused_or_read_and_do_no_harm() {
-    for whole in [busy(&mut ToFixture), busy(&mut ToSuccessor), answered()] {
+    let sealed = within_tls(&mut ToSuccessor);
+    for whole in [busy(&mut ToFixture), busy(&mut ToSuccessor), answered(), sealed] {
         let mut rig = TransportRig::new();
         for bytes in 0..whole.bytes.len() {
             let mut cut = whole.clone();

@@ -1,6 +1,8 @@
 //! An engine, the app's end of its datapath that the test plays, and a server of `provost_grpc` behind a socket pair.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod sealed;
+
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -291,6 +293,7 @@ pub(crate) fn restored(
         sockets: parts.sockets,
         carrier: &mut |socket, fields| match fields.u8()? {
             PLAIN_CARRIER => Ok(Box::new(UnixStream::from(socket)) as Box<dyn ByteCarrier>),
+            sealed::SEALED_CARRIER => sealed::SealedCarrier::restored(UnixStream::from(socket), fields),
             _ => Err(fields.damaged("another carrier")),
         },
         dialer: &mut |server| {
