@@ -178,9 +178,8 @@ fn the_true_cost_is_within_the_interval_about_as_often_as_it_says() {
         "within 90 % intervals: latency {latency:.3}, processor {processor:.3}; median error {:.4}",
         errors[30]
     );
-    // Of 60 draws with 0.9 each, 99.9 % have at least 0.75.
-    assert!((0.75..=1.0).contains(&latency), "{latency}");
-    assert!((0.75..=1.0).contains(&processor), "{processor}");
+    assert!((0.85..=0.97).contains(&latency), "{latency}");
+    assert!((0.85..=0.97).contains(&processor), "{processor}");
     assert!(errors[30] < 0.05, "the median error is {}", errors[30]);
 }
 

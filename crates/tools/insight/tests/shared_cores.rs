@@ -310,8 +310,12 @@ struct KnownCase {
 }
 
 fn case(seed: u64) -> KnownCase {
+    case_of(seed, &SyntheticProxy::example())
+}
+
+fn case_of(seed: u64, proxy: &SyntheticProxy) -> KnownCase {
     let mut random = SeededRandom::new(seed);
-    let mut proxy = SyntheticProxy::example().varied(&mut random);
+    let mut proxy = proxy.varied(&mut random);
     proxy.protocols = vec![Protocol::Http1];
     let call = known_call(&mut random, 0);
     let cores = 1 + random.below(3);
@@ -360,9 +364,7 @@ fn the_true_cost_on_shared_cores_is_within_the_interval_about_as_often_as_it_say
     println!(
         "within 90 % intervals: {share:.3}; median error {error:.4}, as if cores were plenty {of_plenty:.4}"
     );
-    // Of 60 draws with 0.9 each, 99.9 % have at least 0.75. Here they are fewer than 0.9: who of two comes first to a core that
-    // both want may be decided otherwise by the fit than it truly is, and no draw of the costs says so.
-    assert!((0.75..=1.0).contains(&share), "{share}");
+    assert!((0.85..=0.97).contains(&share), "{share}");
     assert!(error < 0.05, "the median error is {error}");
     // These applications are such that shared cores matter.
     assert!(of_plenty > 10.0 * error, "{of_plenty}");
@@ -389,4 +391,21 @@ fn what_waiting_for_cores_costs_is_a_part_of_its_own() {
         assert!(parts.iter().all(|part| part.name != "core_wait"));
     }
     assert!(with_wait > 10, "{with_wait}");
+}
+
+/// A profile without noise leaves nothing to be wrong about but who gets a core when, and that is decided alike.
+#[test]
+fn without_noise_the_prediction_is_the_truth() {
+    let exact = SyntheticProxy {
+        noise: 0.0,
+        repetition_noise: 0.0,
+        ..SyntheticProxy::example()
+    };
+    for seed in 0..60 {
+        let case = case_of(seed, &exact);
+        let added_us = predicted(&case, NodeCores::Each(case.cores)).added_us.mean.value;
+        // Profiles have three digits behind the microsecond.
+        let error = (added_us / case.true_added_us - 1.0).abs();
+        assert!(error < 1e-3, "seed {seed}: {added_us} of {}", case.true_added_us);
+    }
 }

@@ -72,10 +72,17 @@ enum ExecutionStep {
 #[derive(Clone, Copy, Debug)]
 struct WantedCore {
     time_us: f64,
-    /// Who came first, among those of one time.
-    number: u64,
+    turn: CoreTurn,
     execution: usize,
     step: ExecutionStep,
+}
+
+/// Whose turn it is among those of one time: first those who wait already, in the order in which they came for the core; then those who
+/// come now, in the order in which they set out. (Who sets out first may be woken last, and comes last then.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum CoreTurn {
+    Waits(u64),
+    Comes(u64),
 }
 
 impl PartialEq for WantedCore {
@@ -95,7 +102,7 @@ impl PartialOrd for WantedCore {
 impl Ord for WantedCore {
     fn cmp(&self, other: &WantedCore) -> std::cmp::Ordering {
         let by_time = self.time_us.total_cmp(&other.time_us);
-        by_time.then(self.number.cmp(&other.number))
+        by_time.then(self.turn.cmp(&other.turn))
     }
 }
 
@@ -194,8 +201,13 @@ impl CoreRun<'_> {
                 }
                 self.ended(wanted.execution, wanted.time_us);
             } else if let Some(later) = self.wait(&wanted) {
+                let turn = match wanted.turn {
+                    CoreTurn::Comes(_) => CoreTurn::Waits(self.next_number()),
+                    waits => waits,
+                };
                 self.state.wanted.push(Reverse(WantedCore {
                     time_us: later,
+                    turn,
                     ..wanted
                 }));
             } else {
@@ -227,13 +239,18 @@ impl CoreRun<'_> {
             ExecutionStep::End => one.network_us / 2.0,
             _ => 0.0,
         };
-        self.state.numbers += 1;
+        let turn = CoreTurn::Comes(self.next_number());
         self.state.wanted.push(Reverse(WantedCore {
             time_us: time_us + pause,
-            number: self.state.numbers,
+            turn,
             execution,
             step,
         }));
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.state.numbers += 1;
+        self.state.numbers
     }
 
     fn passages(&self, execution: usize) -> usize {
