@@ -1,5 +1,6 @@
 //! Fault injection between real apps and nodes: what callers see, and that it is the same each time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use provost::blocking::block_on;
@@ -9,7 +10,7 @@ use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
 use provost_e2e::probe::probe_service::SERVICE;
 use provost_e2e::script::{Ask, Hold};
-use provost_e2e::{Node, NodeOptions, Setting, World, eventually, watched};
+use provost_e2e::{Node, NodeOptions, Setting, World, built, eventually, watched};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -139,4 +140,78 @@ fn is_answered_though_the_node_ends(node: &mut Node) {
         call.join().unwrap().unwrap();
     });
     assert!(node.program.ends_within(WAIT_MAX).is_some());
+}
+
+/// What `provost insight live` tells of where calls spend their time, while they are made.
+#[test]
+fn a_delay_has_its_own_line_where_the_time_of_calls_is_divided() {
+    const DELAY_US: f64 = 4_000.0;
+    built::program("provost", "provost-cli", ROLE);
+    built::program("provost-insight", "provost-insight-cli", ROLE);
+    watched(|| {
+        let mut delayed = faulty(
+            "Echo",
+            "[policy.config.delay]\npercentage = 100.0\nfixed_delay_ms = 4\n",
+        );
+        let counted = "[[policy]]\nname = \"numbers\"\nkind = \"metrics\"\n";
+        delayed.tables = format!(
+            "{counted}[[policy]]\nname = \"idle\"\nkind = \"fault\"\n{}",
+            delayed.tables
+        );
+        let others = NodeOptions {
+            tables: counted.into(),
+            ..NodeOptions::default()
+        };
+        let setting = Setting::with(ROLE, &delayed, &others);
+        let (client, is_over) = (client(&setting.a), AtomicBool::new(false));
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    client.echo(EchoMessage::default()).unwrap();
+                }
+            });
+            let peer = setting.b.admin_socket.to_str().unwrap();
+            let live = [
+                "insight",
+                "live",
+                "--seconds",
+                "1",
+                "--peer-socket",
+                peer,
+                "--json",
+            ];
+            let told = setting.a.try_operate(&live);
+            is_over.store(true, Ordering::Relaxed);
+            told.unwrap()
+        });
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let [calls, serves] = [0, 1].map(|at| &told["nodes"][at]);
+        let number = |value: &Value| value.as_f64().unwrap();
+        let of_policy = |node: &Value, name: &str| {
+            let policies = node["policies"].as_array().unwrap();
+            let found = policies.iter().find(|policy| policy["policy"] == name);
+            found
+                .unwrap_or_else(|| panic!("no policy {name}: {told}"))
+                .clone()
+        };
+        let (idle, trial) = (of_policy(calls, "idle"), of_policy(calls, "trial"));
+        assert_eq!(trial["kind"], "fault");
+        assert!(number(&trial["us_per_wait"]) >= DELAY_US, "{told}");
+        // A call waits once. Calls at the edges of the second may be on one side only.
+        assert!(number(&trial["us_per_call"]) >= 0.8 * DELAY_US, "{told}");
+        assert!(
+            number(&calls["queueing_us"]) < number(&trial["us_per_call"]),
+            "{told}"
+        );
+        assert!(number(&calls["in_node_us"]) >= 0.8 * DELAY_US, "{told}");
+        assert_eq!(
+            (number(&idle["waits_per_s"]), number(&idle["us_per_call"])),
+            (0.0, 0.0)
+        );
+        assert_eq!(number(&of_policy(serves, "numbers")["us_per_call"]), 0.0);
+        assert!(
+            number(&serves["rate"]) > 0.0 && number(&serves["in_node_us"]) < DELAY_US,
+            "{told}"
+        );
+    });
 }

@@ -34,6 +34,8 @@ pub struct MethodCalls {
     /// How long steps of requests and responses were in the service, from when it took them until it had handed them on, in
     /// the form of `latency`.
     pub time_in_queue: Vec<(f64, u64)>,
+    /// All those times together, in seconds.
+    pub time_in_queue_sum: f64,
 }
 
 impl MethodCalls {
@@ -70,6 +72,7 @@ impl MethodCalls {
         since.sent_bytes = self.sent_bytes.saturating_sub(earlier.sent_bytes);
         since.received_bytes = self.received_bytes.saturating_sub(earlier.received_bytes);
         since.latency_sum = (self.latency_sum - earlier.latency_sum).max(0.0);
+        since.time_in_queue_sum = (self.time_in_queue_sum - earlier.time_in_queue_sum).max(0.0);
         for (now, before) in since.ended.iter_mut().zip(earlier.ended) {
             *now = now.saturating_sub(before);
         }

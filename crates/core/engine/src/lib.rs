@@ -55,7 +55,7 @@ pub use policy::{
 };
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};
-pub use verdicts::{VERDICT_METRICS, VerdictLedger, Verdicts};
+pub use verdicts::{HeldTime, VERDICT_METRICS, VerdictLedger, Verdicts};
 pub use view::{Contents, MetadataFull, StepView, UnreadableMessage};
 pub use wall::{WallClock, rfc3339};
 

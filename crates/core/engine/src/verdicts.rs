@@ -99,6 +99,35 @@ impl Verdicts {
     }
 }
 
+/// How often a policy kept calls waiting until they went on or ended, and for how long in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldTime {
+    /// Waits that are over.
+    pub waits: u64,
+    /// What they took together.
+    pub held_ns: Nanos,
+}
+
+impl HeldTime {
+    /// What came after an earlier look.
+    #[must_use]
+    pub fn since(self, earlier: HeldTime) -> HeldTime {
+        HeldTime {
+            waits: self.waits.saturating_sub(earlier.waits),
+            held_ns: self.held_ns.saturating_sub(earlier.held_ns),
+        }
+    }
+}
+
+impl std::iter::Sum for HeldTime {
+    fn sum<I: Iterator<Item = HeldTime>>(times: I) -> HeldTime {
+        times.fold(HeldTime::default(), |sum, more| HeldTime {
+            waits: sum.waits + more.waits,
+            held_ns: sum.held_ns + more.held_ns,
+        })
+    }
+}
+
 /// What one attachment has said, on all runtimes. What takes its place goes on with the same ledger.
 #[derive(Debug, Default)]
 pub struct VerdictLedger {
@@ -141,6 +170,16 @@ impl VerdictLedger {
         match sum.passed.get() + denied {
             0 => sum.held.get(),
             judged => judged,
+        }
+    }
+
+    /// How long it kept calls waiting.
+    #[must_use]
+    pub fn held_time(&self) -> HeldTime {
+        let sum = self.sum();
+        HeldTime {
+            waits: sum.held_times.iter().map(Tally::get).sum(),
+            held_ns: sum.held_ns.get(),
         }
     }
 
@@ -240,6 +279,18 @@ mod tests {
         ledger.of_runtime(0).passed();
         ledger.of_runtime(1).denied(Code::NotFound);
         assert_eq!(ledger.calls_judged(), 2);
+    }
+
+    #[test]
+    fn waits_count_once_they_are_over_on_all_runtimes() {
+        let ledger = VerdictLedger::default();
+        ledger.of_runtime(0).held();
+        assert_eq!(ledger.held_time(), HeldTime::default());
+        ledger.of_runtime(0).waited(3_000);
+        let earlier = ledger.held_time();
+        ledger.of_runtime(1).waited(40_000_000_000);
+        let since = ledger.held_time().since(earlier);
+        assert_eq!((since.waits, since.held_ns), (1, 40_000_000_000));
     }
 
     #[test]

@@ -795,6 +795,24 @@ pub struct Snapshot {
     /// Calls of all apps, made or served, that have begun and not ended, whoever counts them.
     #[prost(uint64, tag = "5")]
     pub calls_in_flight: u64,
+    /// How long policies kept calls waiting, those of methods that nobody counts among them. Only policies that judge calls.
+    #[prost(message, repeated, tag = "6")]
+    pub policies: ::prost::alloc::vec::Vec<PolicyWaits>,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PolicyWaits {
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// Waits that ended, as the call went on or ended, per second of the interval.
+    #[prost(double, tag = "3")]
+    pub waits_per_s: f64,
+    /// What such a wait took, on average; 0 without one.
+    #[prost(double, tag = "4")]
+    pub wait_us_mean: f64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -830,6 +848,9 @@ pub struct MethodStats {
     /// until it had handed it on.
     #[prost(double, tag = "13")]
     pub time_in_queue_us_p99: f64,
+    /// The same for each call that ended, all its steps together, on average.
+    #[prost(double, tag = "14")]
+    pub time_in_queue_us_per_call: f64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use provost_datapath::{EngineDescription, Packets};
-use provost_engine::{AppIdentity, PeerIdentity, Side, VerdictLedger};
+use provost_engine::{AppIdentity, HeldTime, PeerIdentity, Side, VerdictLedger};
 
 use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
@@ -193,6 +193,24 @@ pub(crate) fn policies(plane: &ControlPlane) -> Vec<PolicyDescription> {
 
 /// Calls that an attachment has judged, in whatever version; none where its kind does something else with calls.
 fn calls_judged(entry: &Entry) -> Option<u64> {
+    let ledgers = ledgers(entry);
+    let judged = ledgers.iter().map(|ledger| ledger.calls_judged());
+    (!ledgers.is_empty()).then(|| judged.sum())
+}
+
+/// How long the policies that judge calls have kept them waiting, by their names and kinds, in order.
+pub(crate) fn held_times(plane: &ControlPlane) -> Vec<(Arc<str>, &'static str, HeldTime)> {
+    let table = plane.policies.table();
+    let of_entry = |entry: &Entry| {
+        let ledgers = ledgers(entry);
+        let held = ledgers.iter().map(|ledger| ledger.held_time()).sum();
+        (!ledgers.is_empty()).then(|| (Arc::clone(&entry.live.name), entry.live.kind.name(), held))
+    };
+    table.entries.iter().filter_map(of_entry).collect()
+}
+
+/// Where what an attachment says of calls is counted; none where its kind does something else with calls.
+fn ledgers(entry: &Entry) -> Vec<&Arc<VerdictLedger>> {
     let mut ledgers: Vec<&Arc<VerdictLedger>> = Vec::new();
     for instance in entry.instances().filter(|instance| instance.kind.judges_calls()) {
         // What took the place of another one goes on with the same ledger.
@@ -200,8 +218,7 @@ fn calls_judged(entry: &Entry) -> Option<u64> {
             ledgers.push(&instance.verdicts);
         }
     }
-    let judged = ledgers.iter().map(|ledger| ledger.calls_judged());
-    (!ledgers.is_empty()).then(|| judged.sum())
+    ledgers
 }
 
 /// The kinds of policies, and the transports to other nodes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
-use provost_admin::v1::{MethodStats, Snapshot, WatchRequest};
+use provost_admin::v1::{MethodStats, PolicyWaits, Snapshot, WatchRequest};
 use serde::Serialize;
 
 use provost_terminal::admin::{Node, Target, seconds};
@@ -14,11 +14,13 @@ use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
-Divides the time of the calls that end while it looks, by the medians that the nodes count. With the socket of the node
-that serves the calls, a call's time is divided into the time beyond that node's policies (the handler and the hop to it) and
-the rest (both nodes and the wire); without it, only the whole and the time in the node's queues are known. Time in queues
+Divides the time of the calls that end while it looks. First method by method, by the medians that the nodes count: with the
+socket of the node that serves the calls, a call's time is divided into the time beyond that node's policies (the handler and the
+hop to it) and the rest (both nodes and the wire); without it, only the whole and the time in the node's queues are known. That time
 includes policies: it is the 99th percentile of the time from taking a step of a call until it was handed on, and so no part
-of a sum. Each node that is asked needs a policy of the kind metrics.
+of a sum. Then node by node, as means of all calls that end there: how long each policy kept calls waiting, and the rest of their
+time in the node (queues, other work of the thread, and what policies take to judge). A call between two apps of one node ends there
+twice. Each node that is asked needs a policy of the kind metrics.
 
 Examples:
   provost policy attach --kind metrics
@@ -60,6 +62,73 @@ struct MethodHops {
     peer_queue_us_p99: Option<f64>,
 }
 
+/// Where all that time goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Division {
+    methods: Vec<MethodHops>,
+    nodes: Vec<NodeTime>,
+}
+
+/// What calls spend in one node, as means over those that end there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct NodeTime {
+    /// Whose socket it was asked at: that of the calls' client, or of their server.
+    node: &'static str,
+    /// Calls that ended, per second.
+    rate: f64,
+    /// From taking the steps of a call until they were handed on, all together.
+    in_node_us: f64,
+    /// How long policies kept it waiting meanwhile.
+    policies: Vec<PolicyTime>,
+    /// The rest of it: queues, other work of the thread, judging.
+    queueing_us: f64,
+}
+
+/// How long one policy keeps calls waiting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PolicyTime {
+    policy: String,
+    kind: String,
+    waits_per_s: f64,
+    us_per_wait: f64,
+    us_per_call: f64,
+}
+
+impl NodeTime {
+    fn of(node: &'static str, snapshot: &Snapshot) -> NodeTime {
+        let rate: f64 = snapshot.methods.iter().map(|stats| stats.rate).sum();
+        let each_us = |stats: &MethodStats| stats.rate * stats.time_in_queue_us_per_call;
+        // Without a call there is nothing to divide by, and nothing to divide.
+        let per_call = |us_per_s: f64| if rate > 0.0 { us_per_s / rate } else { 0.0 };
+        let in_node_us = per_call(snapshot.methods.iter().map(each_us).sum());
+        let policy = |waits: &PolicyWaits| PolicyTime {
+            policy: waits.policy.clone(),
+            kind: waits.kind.clone(),
+            waits_per_s: waits.waits_per_s,
+            us_per_wait: waits.wait_us_mean,
+            us_per_call: per_call(waits.waits_per_s * waits.wait_us_mean),
+        };
+        let policies: Vec<PolicyTime> = snapshot.policies.iter().map(policy).collect();
+        let held_us: f64 = policies.iter().map(|policy| policy.us_per_call).sum();
+        NodeTime {
+            node,
+            rate,
+            in_node_us,
+            policies,
+            // A call that waited and was denied leaves no time in the node, and one at the edge of the interval only one of the two.
+            queueing_us: (in_node_us - held_us).max(0.0),
+        }
+    }
+}
+
+fn nodes(called: &Snapshot, served: Option<&Snapshot>) -> Vec<NodeTime> {
+    let server = served.map(|served| NodeTime::of("server", served));
+    [NodeTime::of("client", called)]
+        .into_iter()
+        .chain(server)
+        .collect()
+}
+
 /// Runs it, on an event loop of its own.
 pub(crate) fn run_blocking(options: &Options) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,8 +152,11 @@ async fn run(options: &Options) -> Result<(), Failure> {
         }
         None => (snapshot(client, options.seconds).await?, None),
     };
-    let hops = hops(&called, served.as_ref());
-    if hops.is_empty() {
+    let division = Division {
+        methods: hops(&called, served.as_ref()),
+        nodes: nodes(&called, served.as_ref()),
+    };
+    if division.methods.is_empty() {
         let message = if called.counted_by.is_empty() {
             "the node counts no calls: attach a policy of the kind metrics"
         } else {
@@ -93,9 +165,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Refused, message));
     }
     print(&if options.target.json {
-        json_document(&hops)?
+        json_document(&division)?
     } else {
-        draw(&hops, Canvas::of_stdout())
+        division.draw(Canvas::of_stdout())
     })
 }
 
@@ -139,7 +211,43 @@ fn hops(called: &Snapshot, served: Option<&Snapshot>) -> Vec<MethodHops> {
     called.methods.iter().filter(made).map(hop).collect()
 }
 
-fn draw(hops: &[MethodHops], canvas: Canvas) -> String {
+impl Division {
+    fn draw(&self, canvas: Canvas) -> String {
+        draw_methods(&self.methods, canvas) + "\n" + &draw_nodes(&self.nodes, canvas)
+    }
+}
+
+fn draw_nodes(nodes: &[NodeTime], canvas: Canvas) -> String {
+    let mut table = Table::new(&[
+        ("NODE", Align::Left),
+        ("PART", Align::Left),
+        ("WAITS/s", Align::Right),
+        ("µs/WAIT", Align::Right),
+        ("µs/CALL", Align::Right),
+    ]);
+    for node in nodes {
+        for policy in node.policies.iter().filter(|policy| policy.waits_per_s > 0.0) {
+            table.row([
+                node.node.into(),
+                format!("policy {} ({})", clean(&policy.policy), clean(&policy.kind)).into(),
+                format!("{:.0}", policy.waits_per_s).into(),
+                format!("{:.1}", policy.us_per_wait).into(),
+                format!("{:.1}", policy.us_per_call).into(),
+            ]);
+        }
+        let rest = format!("{:.1}", node.queueing_us);
+        table.row([
+            node.node.into(),
+            "queues, judging".into(),
+            "-".into(),
+            "-".into(),
+            rest.into(),
+        ]);
+    }
+    table.draw(canvas)
+}
+
+fn draw_methods(hops: &[MethodHops], canvas: Canvas) -> String {
     let mut table = Table::new(&[
         ("APP", Align::Left),
         ("METHOD", Align::Left),
@@ -202,5 +310,31 @@ mod tests {
             (Some(20.0), Some(30.0))
         );
         assert_eq!((hops[1].total_us, hops[1].served_us), (70.0, None));
+    }
+
+    #[test]
+    fn what_policies_hold_is_told_apart_from_the_rest_of_a_nodes_time() {
+        let mut snapshot = Snapshot {
+            methods: vec![stats("client", "Get", 50.0), stats("client", "Put", 70.0)],
+            ..Snapshot::default()
+        };
+        snapshot.methods[0].time_in_queue_us_per_call = 400.0;
+        snapshot.methods[1].time_in_queue_us_per_call = 100.0;
+        let waits = |policy: &str, waits_per_s, wait_us_mean| PolicyWaits {
+            policy: policy.into(),
+            kind: "fault".into(),
+            waits_per_s,
+            wait_us_mean,
+        };
+        snapshot.policies = vec![waits("trial", 5.0, 600.0), waits("idle", 0.0, 0.0)];
+        let node = NodeTime::of("client", &snapshot);
+        // 20 calls a second with 5 waits of 600 µs: 150 of the 250 µs that a call is in the node on average.
+        assert_eq!(
+            (node.rate, node.in_node_us, node.queueing_us),
+            (20.0, 250.0, 100.0)
+        );
+        let held: Vec<f64> = node.policies.iter().map(|policy| policy.us_per_call).collect();
+        assert_eq!(held, [150.0, 0.0]);
+        assert_eq!(NodeTime::of("server", &Snapshot::default()).queueing_us, 0.0);
     }
 }

@@ -238,6 +238,7 @@ fn one_method(key: &MethodKey, of_method: &MethodTotals, in_flight: u64) -> Meth
         received_bytes,
         latency_sum: latency.sum as f64 / 1e9,
         latency: by_bound(latency),
+        time_in_queue_sum: queued.sum as f64 / 1e9,
         time_in_queue: by_bound(queued),
     }
 }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use provost_admin::v1;
-use provost_engine::{MethodCalls, Sample, SampleBatch, Side};
+use provost_engine::{HeldTime, MethodCalls, Sample, SampleBatch, Side};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
 
+use crate::inspect;
 use crate::observe;
 use crate::policies::{LivePolicy, matches, matches_method};
 
@@ -152,10 +153,10 @@ pub(crate) async fn watch(
         0 => INTERVAL_MS,
         asked => asked.clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX),
     };
-    let (mut before, mut at) = (counted(desk), Instant::now());
+    let (mut before, mut held_before, mut at) = (counted(desk), held(desk), Instant::now());
     loop {
         tokio::time::sleep(Duration::from_millis(interval_ms.into())).await;
-        let (now, read_at) = (counted(desk), Instant::now());
+        let (now, held_now, read_at) = (counted(desk), held(desk), Instant::now());
         let interval_s = read_at.duration_since(at).as_secs_f64();
         let none = MethodCalls::default();
         let stats = now.iter().map(|(key, calls)| {
@@ -180,11 +181,12 @@ pub(crate) async fn watch(
             methods,
             counted_by: counting(desk),
             calls_in_flight: calls_in_flight(desk),
+            policies: waits(&held_now, &held_before, interval_s),
         };
         if answers.send(Ok(snapshot)).await.is_err() {
             return Ok(());
         }
-        (before, at) = (now, read_at);
+        (before, held_before, at) = (now, held_now, read_at);
     }
 }
 
@@ -220,6 +222,30 @@ fn calls_in_flight(desk: &Desk) -> u64 {
     runtimes.map(|runtime| runtime.traffic().calls_under_way).sum()
 }
 
+/// For how long policies have kept calls waiting, by name and kind, in their order.
+type HeldTimes = Vec<((String, &'static str), HeldTime)>;
+
+fn held(desk: &Desk) -> HeldTimes {
+    let times = inspect::held_times(&desk.plane).into_iter();
+    times
+        .map(|(name, kind, held)| ((name.to_string(), kind), held))
+        .collect()
+}
+
+fn waits(now: &HeldTimes, before: &HeldTimes, interval_s: f64) -> Vec<v1::PolicyWaits> {
+    let of_policy = |(key, held): &((String, &'static str), HeldTime)| {
+        let earlier = before.iter().find(|(earlier, _)| earlier == key);
+        let since = held.since(earlier.map_or(HeldTime::default(), |(_, held)| *held));
+        v1::PolicyWaits {
+            policy: key.0.clone(),
+            kind: key.1.to_owned(),
+            waits_per_s: since.waits as f64 / interval_s.max(f64::EPSILON),
+            wait_us_mean: since.held_ns as f64 / 1e3 / since.waits.max(1) as f64,
+        }
+    };
+    now.iter().map(of_policy).collect()
+}
+
 fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodStats {
     let per_second = |count: u64| count as f64 / interval_s.max(f64::EPSILON);
     let us = |share: f64| since.latency_quantile(share).unwrap_or(0.0) * 1e6;
@@ -237,5 +263,6 @@ fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodS
         latency_us_p99: us(0.99),
         bytes_per_s: per_second(since.sent_bytes + since.received_bytes),
         time_in_queue_us_p99: since.time_in_queue_quantile(0.99).unwrap_or(0.0) * 1e6,
+        time_in_queue_us_per_call: since.time_in_queue_sum * 1e6 / since.ended_total().max(1) as f64,
     }
 }

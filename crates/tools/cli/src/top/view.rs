@@ -302,6 +302,7 @@ pub(crate) mod tests {
             interval_s: 1.0,
             counted_by: vec!["metrics".into()],
             calls_in_flight: 7,
+            policies: Vec::new(),
             methods: vec![
                 row("bank", "Scan", 3.0, 0.0, 9000.0),
                 row("shop", "Get", 1500.0, 0.0, 120.0),
