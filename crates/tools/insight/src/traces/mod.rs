@@ -31,6 +31,8 @@ pub const TRACES_BYTES_MAX: usize = 1 << 30;
 pub const SPANS_MAX: usize = 4_000_000;
 /// At most so many different names of services and operations, and so many bytes of all of them.
 pub const NAMES_MAX: usize = 1_000_000;
+/// A span takes at most so many bytes while a graph is made of it, beside the text that it is read from.
+pub const SPAN_MEMORY_BYTES_MAX: u64 = 800;
 /// A name is cut after so many bytes.
 pub const NAME_BYTES_MAX: usize = 200;
 
