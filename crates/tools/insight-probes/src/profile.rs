@@ -449,7 +449,8 @@ impl<'a> ProfileSession<'a> {
         };
         let latency = path.added_us(self.event_cost_ns);
         let on_path = path.proxy.net_us(self.event_cost_ns);
-        let running = traced.running.net_us(self.event_cost_ns);
+        let traced_us = traced.running.net_us(self.event_cost_ns);
+        let running = scaled_to(traced_us, cell.run.proxied_cpu_us);
         let shares = self.shares_for(cell.shape);
         let mut observations = Vec::new();
         let mut add = |component: Component, phases: &[MessagePhase], share: f64| {
@@ -608,6 +609,12 @@ impl<'a> ProfileSession<'a> {
                 variant.component()
             ));
         }
+        if let Some(share) = median(self.traced_cpu_shares()) {
+            notes.push(format!(
+                "processor time is what the scheduler counts in slices that are not traced, divided as events say; by the events alone it would be {:+.1} % (median over the measurements)",
+                100.0 * (share - 1.0)
+            ));
+        }
         let paths: Vec<&PathMean> = self.paths().collect();
         let longer = paths
             .iter()
@@ -637,9 +644,30 @@ impl<'a> ProfileSession<'a> {
         notes
     }
 
+    /// Processor time by the events, less what writing them down takes, as a share of the scheduler's of the same repetition, untraced.
+    fn traced_cpu_shares(&self) -> Vec<f64> {
+        let share = |cell: &MeasuredCell| {
+            let traced = cell.run.traced.as_ref()?;
+            let traced_us = crate::measure::total(&traced.running.net_us(self.event_cost_ns));
+            Some(traced_us / cell.run.proxied_cpu_us)
+        };
+        self.runs.iter().filter_map(share).collect()
+    }
+
     fn paths(&self) -> impl Iterator<Item = &PathMean> {
         let traced = self.runs.iter().filter_map(|cell| cell.run.traced.as_ref());
         traced.filter_map(|traced| traced.path.as_ref())
+    }
+}
+
+/// Times in the same proportion, whose sum is another: who is traced takes longer than its events are said to cost, as they also take the
+/// place of its own code and data in caches.
+fn scaled_to(times_us: PhaseTimes, whole_us: f64) -> PhaseTimes {
+    let sum = crate::measure::total(&times_us);
+    if sum > 0.0 && whole_us > 0.0 {
+        times_us.map(|time| time * whole_us / sum)
+    } else {
+        times_us
     }
 }
 
@@ -795,6 +823,19 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_700_000_000), "2023-11-14T22:13:20Z");
         assert_eq!(&at(1_709_251_199)[..10], "2024-02-29");
+    }
+
+    #[test]
+    fn scaled_times_keep_their_proportion_and_have_the_sum_that_was_measured() {
+        let mut times_us = PhaseTimes::default();
+        times_us[MessagePhase::Read as usize] = 30.0;
+        times_us[MessagePhase::User as usize] = 90.0;
+        let scaled = scaled_to(times_us, 100.0);
+        assert_eq!(scaled[MessagePhase::Read as usize], 25.0);
+        assert_eq!(scaled[MessagePhase::User as usize], 75.0);
+        // Where one of the two is not known there is nothing to scale.
+        assert_eq!(scaled_to(times_us, 0.0), times_us);
+        assert_eq!(scaled_to(PhaseTimes::default(), 100.0), PhaseTimes::default());
     }
 
     #[test]

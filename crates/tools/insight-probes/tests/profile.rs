@@ -75,6 +75,16 @@ fn a_brief_profile_has_every_component_that_the_kernel_permits() {
     for component in Component::FIXED {
         eprintln!("{component}: {:.1} us", of(&component));
     }
+    // The parts of a repetition's processor time are those of what the scheduler counted while nothing was traced.
+    for total in &profile.totals {
+        let seen = profile.observations.iter();
+        let cpu_us = seen
+            .filter(|seen| seen.repetition == total.repetition)
+            .map(|seen| seen.cpu_us);
+        let sum: f64 = cpu_us.sum();
+        let is_whole = (sum - total.added_cpu_us).abs() < 0.01 * total.added_cpu_us;
+        assert!(sum == 0.0 || is_whole, "{sum} of {}", total.added_cpu_us);
+    }
     // A proxy reads, writes and computes for every message.
     for component in [Component::Read, Component::OtherUser] {
         assert!(!granted.tracepoints || of(&component) > 0.0, "{component}");
