@@ -64,7 +64,7 @@ struct MethodHops {
 
 /// Where all that time goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Division {
+struct CallDivision {
     methods: Vec<MethodHops>,
     nodes: Vec<NodeTime>,
 }
@@ -152,7 +152,7 @@ async fn run(options: &Options) -> Result<(), Failure> {
         }
         None => (snapshot(client, options.seconds).await?, None),
     };
-    let division = Division {
+    let division = CallDivision {
         methods: hops(&called, served.as_ref()),
         nodes: nodes(&called, served.as_ref()),
     };
@@ -211,7 +211,7 @@ fn hops(called: &Snapshot, served: Option<&Snapshot>) -> Vec<MethodHops> {
     called.methods.iter().filter(made).map(hop).collect()
 }
 
-impl Division {
+impl CallDivision {
     fn draw(&self, canvas: Canvas) -> String {
         draw_methods(&self.methods, canvas) + "\n" + &draw_nodes(&self.nodes, canvas)
     }
