@@ -62,13 +62,30 @@ fn draw(report: &DoctorReport, canvas: Canvas) -> String {
             chosen.note.into(),
         ]);
     }
+    let mut ladder = Table::new(&[
+        ("LADDER", Align::Left),
+        ("HERE", Align::Left),
+        ("HIT ns", Align::Right),
+        ("USED FOR", Align::Left),
+    ]);
+    for rung in &report.ladder {
+        ladder.row([
+            rung.method.clone().into(),
+            if rung.granted { "yes" } else { "no" }.into(),
+            rung.hit_cost_ns
+                .map_or("-".into(), |cost| format!("{cost:.0}"))
+                .into(),
+            clean(&rung.purpose).into(),
+        ]);
+    }
     let mut out = format!(
-        "{} cores of {}, Linux {}, {}\n\n{}\n{}",
+        "{} cores of {}, Linux {}, {}\n\n{}\n{}\n{}",
         machine.processors,
         clean(&machine.processor),
         clean(&machine.kernel),
         clean(&machine.system),
         checks.draw(canvas),
+        ladder.draw(canvas),
         methods.draw(canvas)
     );
     let remedies: Vec<String> = report

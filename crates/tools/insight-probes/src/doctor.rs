@@ -1,11 +1,12 @@
 //! What this machine allows: each method of the ladder is tried, not guessed from versions.
 
-use aya::programs::{FEntry, KProbe, UProbe};
+use aya::programs::{FEntry, KProbe};
 use aya::{Btf, Ebpf};
-use provost_insight::profile::{Component, MachineIdentity};
+use provost_insight::profile::{Component, LadderRung, MachineIdentity};
 use serde::Serialize;
 
 use crate::failure::ProbeFailure;
+use crate::ladder;
 use crate::machine;
 use crate::proxies::ProxyKind;
 use crate::trace;
@@ -15,6 +16,8 @@ use crate::trace;
 pub struct DoctorReport {
     pub machine: MachineIdentity,
     pub checks: Vec<DoctorCheck>,
+    /// The methods from the best to the last resort, each with what it is used for.
+    pub ladder: Vec<LadderRung>,
     /// How each component will be measured here.
     pub methods: Vec<ChosenMethod>,
 }
@@ -79,6 +82,7 @@ pub fn examine() -> DoctorReport {
     checks.push(tracefs());
     checks.push(cores());
     checks.extend(ProxyKind::BUILT_IN.map(proxy));
+    checks.extend(ProxyKind::BUILT_IN.into_iter().filter_map(preload));
     let granted = GrantedMethods {
         tracepoints: checks
             .iter()
@@ -91,6 +95,7 @@ pub fn examine() -> DoctorReport {
     DoctorReport {
         machine: machine::identity(),
         checks,
+        ladder: ladder::rungs(granted),
         methods: methods(granted),
     }
 }
@@ -192,7 +197,8 @@ fn other_programs() -> Vec<DoctorCheck> {
     const PURPOSE: &str = "not needed; where a hit is rare, an alternative";
     const REMEDY: &str = "nothing needs to be done: tracepoints are used";
     let loaded = || Ebpf::load(trace::OBJECT).map_err(|error| ProbeFailure::Unavailable(error.to_string()));
-    let uprobe = loaded().and_then(|mut programs| try_uprobe(&mut programs));
+    let uprobe = trace::uprobe_cost_ns()
+        .map(|cost_ns| format!("attached to getpid in libc; a hit costs {cost_ns:.0} ns"));
     let kprobe = loaded().and_then(|mut programs| try_kprobe(&mut programs));
     let fentry = loaded().and_then(|mut programs| try_fentry(&mut programs));
     vec![
@@ -202,37 +208,28 @@ fn other_programs() -> Vec<DoctorCheck> {
     ]
 }
 
-fn unavailable(error: impl std::error::Error + 'static) -> ProbeFailure {
-    ProbeFailure::Unavailable(trace::reasons(&error))
-}
-
-fn try_uprobe(programs: &mut Ebpf) -> Result<String, ProbeFailure> {
-    let program: &mut UProbe = trace::program(programs, "nothing_in_user_space")?;
-    program.load().map_err(unavailable)?;
-    program
-        .attach(Some("getppid"), 0, "libc", None)
-        .map_err(unavailable)?;
-    Ok("attached to getppid in libc".into())
-}
-
 fn try_kprobe(programs: &mut Ebpf) -> Result<String, ProbeFailure> {
     let program: &mut KProbe = trace::program(programs, "nothing_in_the_kernel")?;
-    program.load().map_err(unavailable)?;
-    program.attach("tcp_sendmsg", 0).map_err(unavailable)?;
+    program.load().map_err(|error| trace::unavailable(&error))?;
+    program
+        .attach("tcp_sendmsg", 0)
+        .map_err(|error| trace::unavailable(&error))?;
     Ok("attached to tcp_sendmsg".into())
 }
 
 fn try_fentry(programs: &mut Ebpf) -> Result<String, ProbeFailure> {
-    let types = Btf::from_sys_fs().map_err(unavailable)?;
+    let types = Btf::from_sys_fs().map_err(|error| trace::unavailable(&error))?;
     let program: &mut FEntry = trace::program(programs, "nothing_at_an_entry")?;
-    program.load("tcp_sendmsg", &types).map_err(unavailable)?;
-    program.attach().map_err(unavailable)?;
+    program
+        .load("tcp_sendmsg", &types)
+        .map_err(|error| trace::unavailable(&error))?;
+    program.attach().map_err(|error| trace::unavailable(&error))?;
     Ok("attached to tcp_sendmsg".into())
 }
 
 fn hardware_counters() -> DoctorCheck {
     let outcome = Ebpf::load(trace::OBJECT)
-        .map_err(unavailable)
+        .map_err(|error| trace::unavailable(&error))
         .and_then(|mut programs| trace::attach_sampler(&mut programs, trace::SampleTimer::hardware()))
         .map(|_| "the processor's cycles can be counted".into());
     check(
@@ -280,6 +277,17 @@ fn proxy(kind: ProxyKind) -> DoctorCheck {
         "profile --proxy NAME",
         kind.remedy(),
     )
+}
+
+/// What `LD_PRELOAD` would show of a proxy that is installed.
+fn preload(kind: ProxyKind) -> Option<DoctorCheck> {
+    let program = kind.program().ok()?;
+    Some(check(
+        format!("LD_PRELOAD {}", kind.name()),
+        ladder::seen_by_preload(&program),
+        "not needed; tracepoints see the same",
+        "nothing needs to be done: tracepoints are used",
+    ))
 }
 
 fn methods(granted: GrantedMethods) -> Vec<ChosenMethod> {

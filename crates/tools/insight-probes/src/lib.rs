@@ -10,6 +10,7 @@ pub mod bench;
 pub mod doctor;
 mod failure;
 pub mod filters;
+pub mod ladder;
 pub mod load;
 pub mod machine;
 mod measure;

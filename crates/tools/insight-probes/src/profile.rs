@@ -14,6 +14,7 @@ use provost_insight::profile::{
 
 use crate::doctor::{self, GrantedMethods};
 use crate::failure::{Doing, ProbeFailure};
+use crate::ladder;
 use crate::load::{EchoServer, LoadPace, LoadShape};
 use crate::machine;
 use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
@@ -428,6 +429,7 @@ impl<'a> ProfileSession<'a> {
             profile.observations.extend(self.observations(cell));
         }
         profile.observations.extend(self.differences());
+        profile.ladder = ladder::rungs(self.granted);
         profile.methods = self.methods();
         profile.notes = self.notes();
         round(&mut profile);

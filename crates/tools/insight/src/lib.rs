@@ -8,6 +8,7 @@ pub mod acg;
 pub mod change;
 pub mod fit;
 pub mod forest;
+mod ladder;
 pub mod model;
 pub mod predict;
 pub mod profile;

@@ -10,6 +10,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::ladder::LadderRung;
+
 /// What the field `format` of a profile says.
 pub const PROFILE_FORMAT: &str = "provost-insight-profile";
 /// The version of the format that this crate writes, and the only one that it reads.
@@ -48,6 +50,9 @@ pub struct Profile {
     /// Whether the profile is whole; why not, where it is not (the proxy died, a method was refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
+    /// The methods that the machine granted, the best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ladder: Vec<LadderRung>,
     /// The method by which each component was measured.
     #[serde(default)]
     pub methods: Vec<ComponentMethod>,
@@ -532,6 +537,7 @@ impl Profile {
             proxy,
             regime: CoreRegime::Idle,
             partial: None,
+            ladder: Vec::new(),
             methods: Vec::new(),
             observations: Vec::new(),
             totals: Vec::new(),
@@ -575,6 +581,7 @@ impl Profile {
         let counts = [
             ("observations", self.observations.len(), OBSERVATIONS_MAX),
             ("totals", self.totals.len(), OBSERVATIONS_MAX),
+            ("ladder", self.ladder.len(), ENTRIES_MAX),
             ("methods", self.methods.len(), ENTRIES_MAX),
             ("notes", self.notes.len(), ENTRIES_MAX),
         ];

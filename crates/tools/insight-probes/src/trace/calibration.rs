@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use super::tracer::EventTracer;
+use aya::Ebpf;
+use aya::programs::UProbe;
+
+use super::tracer::{EventTracer, OBJECT, program, unavailable};
 use crate::failure::ProbeFailure;
 
 /// System calls of one turn: few enough that most turns are not interrupted.
@@ -10,6 +13,8 @@ const CALLS: u32 = 400;
 /// Turns, of which the fastest counts, for disturbances only ever add; and how often they are taken with and without.
 const TURNS: usize = 300;
 const ALTERNATIONS: usize = 2;
+/// A hit of a uprobe may take tens of microseconds on a virtual machine.
+const UPROBE_TURNS: usize = 20;
 /// Events of one system call: it is entered and left.
 const EVENTS_OF_A_CALL: f64 = 2.0;
 
@@ -19,22 +24,46 @@ impl EventTracer {
         self.watch(&[std::process::id()], &[])?;
         let (mut with, mut without) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ALTERNATIONS {
-            without = without.min(fastest_call_ns());
-            with = with.min(self.record(fastest_call_ns)?.1);
+            without = without.min(fastest_ns(TURNS, system_call));
+            with = with.min(self.record(|| fastest_ns(TURNS, system_call))?.1);
         }
         self.watch(&[], &[])?;
         Ok(((with - without) / EVENTS_OF_A_CALL).max(0.0))
     }
 }
 
-fn fastest_call_ns() -> f64 {
-    (0..TURNS).map(|_| call_ns()).fold(f64::INFINITY, f64::min)
+fn system_call() {
+    std::hint::black_box(rustix::process::getppid());
 }
 
-fn call_ns() -> f64 {
-    let began = Instant::now();
-    for _ in 0..CALLS {
-        std::hint::black_box(rustix::process::getppid());
+/// A function of the C library that does next to nothing.
+fn library_call() {
+    std::hint::black_box(std::process::id());
+}
+
+/// Nanoseconds that a hit of a uprobe takes whose program does nothing.
+pub(crate) fn uprobe_cost_ns() -> Result<f64, ProbeFailure> {
+    let mut programs = Ebpf::load(OBJECT).map_err(|error| unavailable(&error))?;
+    let probe: &mut UProbe = program(&mut programs, "nothing_in_user_space")?;
+    probe.load().map_err(|error| unavailable(&error))?;
+    let (mut with, mut without) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..ALTERNATIONS {
+        without = without.min(fastest_ns(UPROBE_TURNS, library_call));
+        let own = i32::try_from(std::process::id()).ok();
+        let link = probe
+            .attach(Some("getpid"), 0, "libc", own)
+            .map_err(|error| unavailable(&error))?;
+        with = with.min(fastest_ns(UPROBE_TURNS, library_call));
+        probe.detach(link).map_err(|error| unavailable(&error))?;
     }
-    began.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    Ok((with - without).max(0.0))
+}
+
+fn fastest_ns(turns: usize, call: fn()) -> f64 {
+    let turn_ns = |_| {
+        let began = Instant::now();
+        (0..CALLS).for_each(|_| call());
+        began.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    };
+    (0..turns).map(turn_ns).fold(f64::INFINITY, f64::min)
 }

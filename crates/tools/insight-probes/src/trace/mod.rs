@@ -6,12 +6,13 @@ mod hops;
 mod timeline;
 mod tracer;
 
+pub(crate) use calibration::uprobe_cost_ns;
 pub(crate) use event::TraceEvent;
 pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_paths, middle_mean};
 pub(crate) use timeline::ThreadTimeline;
 pub(crate) use timeline::{MessagePhase, PhaseTimes};
 pub(crate) use tracer::{
-    EventTracer, OBJECT, SampleTimer, attach_sampler, program, reasons, try_sampling, try_tracepoints,
+    EventTracer, OBJECT, SampleTimer, attach_sampler, program, try_sampling, try_tracepoints, unavailable,
 };
 
 #[cfg(test)]

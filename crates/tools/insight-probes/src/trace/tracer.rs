@@ -262,8 +262,13 @@ fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeFailur
     }
 }
 
+/// What stands in the way of a method that is tried.
+pub(crate) fn unavailable(error: &(dyn std::error::Error + 'static)) -> ProbeFailure {
+    ProbeFailure::Unavailable(reasons(error))
+}
+
 /// The whole chain of reasons: the loader's own words say which step failed, its sources with which error.
-pub(crate) fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| error.source());
     let mut words: Vec<String> = chain.map(ToString::to_string).collect();
     words.dedup();
