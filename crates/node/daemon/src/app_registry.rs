@@ -1,6 +1,7 @@
 //! The apps that are attached: who they are, their control sockets, and what they have asked for.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +33,8 @@ const HANG_UP_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The apps, and the processes that have connected and not attached.
 pub(crate) struct AppRegistry {
     attached: RefCell<HashMap<AppId, Rc<AttachedApp>>>,
+    /// How many of them each user has, where that is any.
+    of_users: RefCell<HashMap<u32, usize>>,
     next_id: Cell<AppId>,
     /// Control sockets of processes that have not attached.
     unattached: RefCell<BTreeMap<u64, OwnedFd>>,
@@ -147,6 +150,7 @@ impl AppRegistry {
     pub(crate) fn new() -> AppRegistry {
         AppRegistry {
             attached: RefCell::default(),
+            of_users: RefCell::default(),
             next_id: Cell::new(1),
             unattached: RefCell::default(),
             next_request: Cell::new(1),
@@ -194,9 +198,7 @@ impl AppRegistry {
     }
 
     pub(crate) fn count_of_user(&self, user: u32) -> usize {
-        let attached = self.attached.borrow();
-        let of_user = |app: &&Rc<AttachedApp>| app.endpoint.identity.uid == user;
-        attached.values().filter(of_user).count()
+        self.of_users.borrow().get(&user).copied().unwrap_or(0)
     }
 
     pub(crate) fn find(&self, id: AppId) -> Option<Rc<AttachedApp>> {
@@ -204,11 +206,27 @@ impl AppRegistry {
     }
 
     pub(crate) fn insert(&self, app: Rc<AttachedApp>) {
-        self.attached.borrow_mut().insert(app.id(), app);
+        let user = app.endpoint.identity.uid;
+        let replaced = self.attached.borrow_mut().insert(app.id(), app);
+        replaced.iter().for_each(|app| self.count_out(app));
+        *self.of_users.borrow_mut().entry(user).or_default() += 1;
     }
 
     pub(crate) fn remove(&self, id: AppId) -> Option<Rc<AttachedApp>> {
-        self.attached.borrow_mut().remove(&id)
+        let removed = self.attached.borrow_mut().remove(&id);
+        removed.iter().for_each(|app| self.count_out(app));
+        removed
+    }
+
+    /// An app is not attached any more.
+    fn count_out(&self, app: &AttachedApp) {
+        let mut of_users = self.of_users.borrow_mut();
+        if let Entry::Occupied(mut of_user) = of_users.entry(app.endpoint.identity.uid) {
+            *of_user.get_mut() -= 1;
+            if *of_user.get() == 0 {
+                of_user.remove();
+            }
+        }
     }
 
     /// Notes a process that has connected, until what this returns is dropped: one that takes over has to know it.
