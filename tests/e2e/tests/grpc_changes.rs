@@ -180,7 +180,8 @@ impl ChangesSetting {
         back.restart();
         let tables = tcp_listener("web", "web") + &route("tcp", back.address, "");
         let front = world.node("front", &options(tables));
-        let at = place(&front, "web").replace("http://", "");
+        let (front, back) = (GovernedNode::new(front), GovernedNode::new(back));
+        let at = place(&front.node, "web").replace("http://", "");
         let callers = programs.iter().map(|(name, program)| {
             let command = program.command(&program.client, &[&at, name]);
             Program::start(name, command, world.directory())
@@ -188,8 +189,8 @@ impl ChangesSetting {
         let callers = callers.collect();
         ChangesSetting {
             direct: GrpcProbe::at(&format!("http://{}", server.address)),
-            front: GovernedNode::new(front),
-            back: GovernedNode::new(back),
+            front,
+            back,
             transport: "tcp",
             server,
             callers,
