@@ -3,6 +3,7 @@
 use provost_nic::FetchMode;
 use provost_nic_model::{ModelUnavailable, NicShape, SimulatedNic};
 
+use crate::chain::{FRONT_END_CALLS, ServiceChain};
 use crate::figures::{FigureBasis, NicFigures};
 use crate::handlers::{HandlerModel, HandlerThreads, HandlerTime, StoreKeys, measure_store};
 use crate::interface::{COHERENT_MRPS, DOORBELL_MRPS, HostInterface};
@@ -44,7 +45,7 @@ type ExperimentGroup = (
     fn(&mut NicFigures, BenchScope) -> Result<(), String>,
 );
 
-const GROUPS: [ExperimentGroup; 11] = [
+const GROUPS: [ExperimentGroup; 12] = [
     ("interfaces", interfaces),
     ("load", load),
     ("flows", flows),
@@ -53,6 +54,7 @@ const GROUPS: [ExperimentGroup; 11] = [
     ("policies", policies),
     ("isolation", isolation),
     ("threads", threads),
+    ("chain", chain),
     ("store", store),
     ("rtl", rtl),
     ("simulation", simulation),
@@ -406,6 +408,37 @@ fn threads(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
         };
         let latency = measure_alone(with(PairConfig::new(interface.clone(), load)), scope)?;
         add_latency(figures, &setup, "half that load", &latency);
+    }
+    Ok(())
+}
+
+/// A chain of services, whose one that computes for long runs its handlers in the thread that polls, or in workers: the highest rate of check-ins, their
+/// latency alone, and at half of the first rate.
+fn chain(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
+    let interface = HostInterface::coherent(1);
+    let (calls, warmup) = scope.calls();
+    let run = |load, threads| {
+        let chain = ServiceChain::new(&interface, load, threads);
+        let mut chain = chain.map_err(|error| error.to_string())?;
+        let found = chain.run(warmup / ALONE_PART, calls / ALONE_PART)?;
+        match found.failed {
+            0 => Ok(found),
+            failed => Err(format!("a chain of services: {failed} check-ins failed")),
+        }
+    };
+    let mut polling_mrps = None;
+    for (name, threads) in THREADS {
+        let setup = format!("chain, {name}");
+        let basis = FigureBasis::SimulatedPredicted;
+        let closed = |calls| CallLoad::Closed { calls };
+        let rate = run(closed(FRONT_END_CALLS.into()), threads)?;
+        figures.add((&setup, "rate of check-ins"), rate.mrps(), "M/s", basis, "");
+        add_latency(figures, &setup, "one check-in", &run(closed(1), threads)?);
+        let carried_mrps: f64 = *polling_mrps.get_or_insert(rate.mrps());
+        let load = CallLoad::Open {
+            mean_ns: 1e3 / (carried_mrps * CHECK_IN_LOAD),
+        };
+        add_latency(figures, &setup, "half that load", &run(load, threads)?);
     }
     Ok(())
 }

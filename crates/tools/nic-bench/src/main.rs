@@ -1,6 +1,7 @@
 //! `cargo xtask bench nic`: the NIC's RTL between two simulated hosts, in virtual time, with a model of what host interfaces cost.
 #![forbid(unsafe_code)]
 
+mod chain;
 mod core;
 mod experiments;
 mod figures;
@@ -10,6 +11,7 @@ mod pair;
 mod parts;
 mod published;
 mod targets;
+mod wires;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +29,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --only 'provost shm' --json datagram.json
   cargo xtask bench nic --datagram datagram.json    beside the datagram transport, measured before
 
-Groups: interfaces, load, flows, sizes, cache, policies, isolation, threads, store, rtl, simulation, published.
+Groups: interfaces, load, flows, sizes, cache, policies, isolation, threads, chain, store, rtl, simulation, published.
 Needs Verilator 5.006 or later (Debian: apt-get install verilator); without it, only published figures are shown.";
 
 /// The NIC's RTL between two simulated hosts (Dagger, ASPLOS '21): interfaces, load, flows, sizes, the connection cache, policies

@@ -1,12 +1,10 @@
-//! Two NICs, the cores of their hosts and the wire between them, in lock-step: a cycle of all, then the next.
-
-use std::collections::VecDeque;
+//! Two NICs and the cores of their hosts: those of one make calls, those of the other answer them.
 
 use provost_figures::Latencies;
 use provost_nic::registers::{self, CounterName};
 use provost_nic::{
-    Balance, Board, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
-    EntryHead, EntryKind, FetchMode, FlowShape, RingDriver,
+    Balance, Board, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole, EntryHead, EntryKind,
+    FetchMode, FlowShape, RingDriver,
 };
 use provost_nic_model::{BusWrite, ModelUnavailable, NicShape, SimulatedNic, WirePacket};
 
@@ -14,13 +12,12 @@ use crate::core::HostCore;
 use crate::handlers::HandlerModel;
 use crate::interface::{CYCLE_NS, HostInterface};
 use crate::parts::{CallLoad, ClientCore, SESSION_CALLS, ServerCore};
+use crate::wires::{ADDRESSES, NicWires, STALL_CYCLES, WIRE_CYCLES, cpu_seconds, load_connection};
 
 /// Calls that a NIC has on their way at most: a limit of the RTL.
 pub(crate) const NIC_CALLS: usize = 48;
 /// Bytes of payload of an entry of one line: an RPC of 64 bytes.
 pub(crate) const SMALL_BYTES: usize = provost_nic::PAYLOAD_FIRST_BYTES;
-/// Cycles that a packet travels: what a switch adds to it (300 ns; eRPC, NSDI '19, section 6.1).
-pub(crate) const WIRE_CYCLES: u64 = 60;
 /// Slots of a ring, as a logarithm: more than there are calls.
 const SLOTS_LOG2: u8 = 6;
 /// Where rings begin, behind the lines of connections.
@@ -29,10 +26,6 @@ const RINGS_BASE: u32 = CONNECTIONS_MAX;
 pub(crate) const CONNECTIONS_MAX: u32 = 2048;
 /// Ticks of 64 ns until a request is sent again: 40 us.
 const TIMEOUT_TICKS: u32 = 625;
-/// Cycles without any call's end after which something is wrong.
-const STALL_CYCLES: u64 = 1_000_000;
-/// Addresses of the client and of the server.
-const ADDRESSES: [u64; 2] = [1, 2];
 
 /// Whether the server's NIC applies policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,21 +150,12 @@ impl PairFigures {
     }
 }
 
-/// CPU time of this thread.
-fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
 /// Two NICs and their hosts, as the module says.
 pub(crate) struct NicPair {
     config: PairConfig,
-    nics: [SimulatedNic; 2],
+    wires: NicWires,
     clients: Vec<ClientCore>,
     servers: Vec<ServerCore>,
-    /// Packets on their way to each NIC, with the cycle in which their first lines arrive.
-    wire: [VecDeque<(u64, WirePacket)>; 2],
-    cycle: u64,
 }
 
 impl NicPair {
@@ -204,27 +188,14 @@ impl NicPair {
                 .into_iter()
                 .map(|core| ServerCore::new(core, config.handlers))
                 .collect(),
-            wire: [VecDeque::new(), VecDeque::new()],
-            cycle: 0,
+            wires: NicWires::new(nics, config.wire_cycles),
             config,
-            nics,
         };
-        pair.align();
-        let now_ns = pair.cycle as f64 * CYCLE_NS;
+        pair.wires.align();
+        let now_ns = pair.wires.now_ns();
         pair.clients.iter_mut().for_each(|client| client.start(now_ns));
         pair.servers.iter_mut().for_each(|server| server.start(now_ns));
         Ok(pair)
-    }
-
-    /// Lets the NIC that is behind catch up: registers were read of each by itself.
-    fn align(&mut self) {
-        let cycle = self.nics.iter().map(SimulatedNic::cycle).max().unwrap_or(0);
-        for nic in &mut self.nics {
-            while nic.cycle() < cycle {
-                nic.step();
-            }
-        }
-        self.cycle = cycle;
     }
 
     /// Runs until so many calls have ended, and measures so many more.
@@ -234,9 +205,9 @@ impl NicPair {
         self.clients
             .iter_mut()
             .for_each(|client| client.latencies = Latencies::default());
-        let (cycle, began) = (self.cycle, cpu_seconds());
+        let (cycle, began) = (self.wires.cycle, cpu_seconds());
         self.run_until(calls)?;
-        let (cycles, cpu_seconds) = (self.cycle - cycle, cpu_seconds() - began);
+        let (cycles, cpu_seconds) = (self.wires.cycle - cycle, cpu_seconds() - began);
         let after = self.counters();
         let [hits, misses, resent] = std::array::from_fn(|at| after[at] - before[at]);
         let mut latencies = Latencies::default();
@@ -277,7 +248,7 @@ impl NicPair {
     }
 
     fn counters(&mut self) -> [u64; 3] {
-        let [client, server] = &mut self.nics;
+        let [client, server] = &mut self.wires.nics;
         let counter = |nic: &mut SimulatedNic, name: CounterName| {
             u64::from(nic.read_register(registers::counter(name as u16)))
         };
@@ -286,7 +257,7 @@ impl NicPair {
             counter(server, CounterName::ConnectionMisses),
             counter(client, CounterName::Retransmissions),
         ];
-        self.align();
+        self.wires.align();
         counters
     }
 
@@ -298,14 +269,14 @@ impl NicPair {
     }
 
     fn run_until(&mut self, calls: u64) -> Result<(), String> {
-        let (mut ended, mut since) = (self.ended(), self.cycle);
+        let (mut ended, mut since) = (self.ended(), self.wires.cycle);
         while ended < calls {
             self.step();
             let now_ended = self.ended();
             if now_ended != ended {
-                (ended, since) = (now_ended, self.cycle);
+                (ended, since) = (now_ended, self.wires.cycle);
             }
-            if self.cycle - since > STALL_CYCLES {
+            if self.wires.cycle - since > STALL_CYCLES {
                 return Err(format!(
                     "{}: {ended} of {calls} calls have ended, and no more do",
                     self.config.interface.name
@@ -316,42 +287,19 @@ impl NicPair {
     }
 
     fn step(&mut self) {
-        let now_ns = self.cycle as f64 * CYCLE_NS;
-        for (wire, nic) in self.wire.iter_mut().zip(&mut self.nics) {
-            while wire.front().is_some_and(|(at, _)| *at <= self.cycle) {
-                nic.inject(wire.pop_front().expect("it has a front").1);
-            }
-        }
-        let [client_nic, server_nic] = &mut self.nics;
-        self.clients
-            .iter_mut()
-            .for_each(|client| client.act(client_nic, now_ns));
-        self.servers
-            .iter_mut()
-            .for_each(|server| server.act(server_nic, now_ns));
-        for (from, nic) in self.nics.iter_mut().enumerate() {
-            nic.step();
-            while let Some(packet) = nic.sent() {
-                let packet = WirePacket {
-                    remote: ADDRESSES[from],
-                    ..packet
-                };
-                let at = self.cycle + first_line_cycles(&packet, self.config.wire_cycles);
-                self.wire[1 - from].push_back((at, packet));
-            }
-        }
-        self.cycle += 1;
+        let (clients, servers) = (&mut self.clients, &mut self.servers);
+        self.wires.step(|[client_nic, server_nic], now_ns| {
+            clients
+                .iter_mut()
+                .for_each(|client| client.act(client_nic, now_ns));
+            servers
+                .iter_mut()
+                .for_each(|server| server.act(server_nic, now_ns));
+        });
     }
 }
 
-/// Cycles from the end of a packet at its sender to its first line at the receiver: each line arrives as long after it was sent, for switches pass
-/// on the beginning of a packet before they have its end. A packet that is longer than the way arrives once it has been sent.
-fn first_line_cycles(packet: &WirePacket, wire_cycles: u64) -> u64 {
-    let lines = packet.bytes.len().div_ceil(provost_nic::LINE_BYTES) as u64;
-    wire_cycles.saturating_sub(lines.saturating_sub(1)).max(1)
-}
-
-fn settings(nic: &mut SimulatedNic, policies: PolicyUse) {
+pub(crate) fn settings(nic: &mut SimulatedNic, policies: PolicyUse) {
     nic.write_register(registers::TABLE_BASE, 0);
     nic.write_register(registers::TIMEOUT, TIMEOUT_TICKS);
     nic.write_register(registers::TRIES_MAX, 15);
@@ -384,9 +332,7 @@ fn open(nic: &mut SimulatedNic, config: &PairConfig, side: usize, connection: u1
         payload_bytes_max: provost_nic::LINE_BYTES as u16 * 32 - 24,
         remote: ADDRESSES[1 - side],
     };
-    nic.write_line(connection.into(), &line.encode());
-    nic.write_register(registers::CONNECTION, COMMAND_LOAD | u32::from(connection));
-    while nic.read_register(registers::CONNECTION_BUSY) == 1 {}
+    load_connection(nic, connection, &line);
 }
 
 /// Cycles that a NIC without load adds to an RPC of 64 bytes: from a line pushed to the packet sent, and from a packet to its slot.
@@ -400,7 +346,7 @@ pub(crate) fn added_cycles() -> Result<[u64; 2], ModelUnavailable> {
         ..config
     })?;
     let mut out = None;
-    let [client, server] = &mut pair.nics;
+    let [client, server] = &mut pair.wires.nics;
     let head = EntryHead {
         kind: EntryKind::Request,
         bytes: SMALL_BYTES as u16,

@@ -185,7 +185,7 @@ impl ClientCore {
 }
 
 /// What a call says: bytes that follow from its number.
-fn payload(tag: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn payload(tag: u64, bytes: usize) -> Vec<u8> {
     let tag = tag.to_le_bytes();
     (0..bytes)
         .map(|at| tag[at % tag.len()] ^ (at / tag.len()) as u8)
