@@ -200,8 +200,12 @@ fn judge_descriptors(limit: Option<u64>) -> Finding {
 
 fn clock() -> Finding {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    match since.map(|since| since.as_secs()) {
-        Ok(seconds) if seconds >= CLOCK_MIN_S => Finding::good("clock", "is set"),
+    judge_clock(since.ok())
+}
+
+fn judge_clock(since_1970: Option<Duration>) -> Finding {
+    match since_1970.map(|since| since.as_secs()) {
+        Some(seconds) if seconds >= CLOCK_MIN_S => Finding::good("clock", "is set"),
         _ => Finding::wrong(
             "clock",
             "shows a time before 2025",
@@ -232,7 +236,13 @@ fn judge_refusal(status: &provost::Status, asked: &DoctorOptions) -> Finding {
         let remedy = "say under which name the app attaches: provost doctor --app NAME";
         return Finding::warning("apps", said, remedy);
     }
-    let remedy = match (status.code(), access(&asked.app_socket, Access::WRITE_OK)) {
+    let remedy = remedy_of_refusal(status.code(), access(&asked.app_socket, Access::WRITE_OK));
+    Finding::wrong("apps", said, remedy)
+}
+
+/// What to do about a refusal, by whether this user may write to the socket.
+fn remedy_of_refusal(code: provost::Code, may_write: rustix::io::Result<()>) -> &'static str {
+    match (code, may_write) {
         (provost::Code::PermissionDenied, _) => {
             "the message has the rule: control.allow_uids and allow_gids say who may attach, [[app]] tables under which \
              name and from which program"
@@ -247,8 +257,7 @@ fn judge_refusal(status: &provost::Status, asked: &DoctorOptions) -> Finding {
             "nobody answers there: start provostd (systemctl status provostd)"
         }
         _ => "look at the log of provostd (journalctl --unit provostd)",
-    };
-    Finding::wrong("apps", said, remedy)
+    }
 }
 
 /// What the node says of itself, and the peers that its configuration names.
@@ -474,6 +483,49 @@ mod tests {
         assert_eq!(health("6.1.0-18-amd64"), Health::Warning);
         assert_eq!(health("5.9.16"), Health::Wrong);
         assert_eq!(health("nonsense"), Health::Wrong);
+    }
+
+    #[test]
+    fn a_clock_that_was_never_set_is_told_of() {
+        assert_eq!(
+            judge_clock(Some(Duration::from_secs(86_400))).health,
+            Health::Wrong
+        );
+        assert_eq!(judge_clock(None).health, Health::Wrong);
+        let set = judge_clock(Some(Duration::from_secs(CLOCK_MIN_S)));
+        assert_eq!(set.health, Health::Good);
+    }
+
+    #[test]
+    fn each_refusal_of_an_app_has_its_own_remedy() {
+        use provost::Code;
+        for (code, may_write, expected) in [
+            (Code::PermissionDenied, Ok(()), "control.allow_uids"),
+            (
+                Code::Unavailable,
+                Err(Errno::ACCESS),
+                "usermod --append --groups provost",
+            ),
+            (Code::Unavailable, Err(Errno::NOENT), "--app-socket"),
+            (Code::Unavailable, Ok(()), "systemctl status provostd"),
+            (Code::ResourceExhausted, Ok(()), "the log of provostd"),
+        ] {
+            let remedy = remedy_of_refusal(code, may_write);
+            assert!(remedy.contains(expected), "{code:?} {may_write:?}: {remedy}");
+        }
+    }
+
+    #[test]
+    fn each_warning_of_a_node_has_its_own_remedy() {
+        for (warning, expected) in [
+            ("open: the configuration has no [[app]]", "docs/authority.md"),
+            ("policies: one is for nothing known", "provost policy list"),
+            ("certificates: cert.pem ends in 2 d", "provost certs"),
+            ("something else", "journalctl"),
+        ] {
+            let remedy = remedy_of(warning);
+            assert!(remedy.contains(expected), "{warning}: {remedy}");
+        }
     }
 
     #[test]
