@@ -102,11 +102,18 @@ pub fn attempt(target: &Target, input: &[u8], summary: &mut Summary) -> Result<(
     };
     match outcome {
         Err(panic) => failed(format!("panicked: {}", panic_text(panic.as_ref()))),
-        Ok(()) if took > INPUT_TIME_MAX => failed(format!("took {took:?}")),
-        Ok(()) if peak_bytes > ALLOCATED_BYTES_MAX => {
-            failed(format!("had {peak_bytes} bytes allocated at once"))
-        }
-        Ok(()) => Ok(()),
+        Ok(()) => over_bounds(took, peak_bytes).map_or(Ok(()), failed),
+    }
+}
+
+/// What an input took too much of, if it did.
+fn over_bounds(took: Duration, peak_bytes: u64) -> Option<String> {
+    if took > INPUT_TIME_MAX {
+        Some(format!("took {took:?}"))
+    } else if peak_bytes > ALLOCATED_BYTES_MAX {
+        Some(format!("had {peak_bytes} bytes allocated at once"))
+    } else {
+        None
     }
 }
 
@@ -201,6 +208,24 @@ fn copy_within(input: &mut [u8], random: &mut SeededRandom) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: provost_allocations::CountingAllocator = provost_allocations::CountingAllocator;
+
+    const GREEDY: Target = Target {
+        name: "greedy",
+        run: |_| drop(std::hint::black_box(vec![1_u8; ALLOCATED_BYTES_MAX as usize + 1])),
+        seeds: || vec![Vec::new()],
+    };
+
+    #[test]
+    fn an_input_that_takes_too_much_memory_or_time_is_found() {
+        let failure = drive(&GREEDY, Duration::ZERO, 1).unwrap_err();
+        assert!(failure.why.contains("bytes allocated at once"), "{}", failure.why);
+        let slow = over_bounds(INPUT_TIME_MAX + Duration::from_nanos(1), 0);
+        assert!(slow.is_some_and(|why| why.starts_with("took")));
+        assert_eq!(over_bounds(INPUT_TIME_MAX, ALLOCATED_BYTES_MAX), None);
+    }
 
     const PICKY: Target = Target {
         name: "picky",
