@@ -9,6 +9,7 @@ use authority::Authority;
 use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::scrape::{metrics, value};
 use provost_e2e::script::{Answer, Ask, Echo, Pour};
 use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, watched};
 use rcgen::{CertificateParams, CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
@@ -183,15 +184,25 @@ fn a_certificate_that_ends_soon_is_warned_of_until_another_one_is_there() {
     watched(|| {
         let (authority, mut world) = (Authority::new(), World::new(ROLE));
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
-        params.not_after = (SystemTime::now() + 5 * DAY / 2).into();
+        let ends = SystemTime::now() + 5 * DAY / 2;
+        params.not_after = ends.into();
         let tables = authority.certify("b", "b", params, world.directory());
-        let b = world.node("b", &options(tables));
+        let socket = world.directory().join("metrics.sock");
+        let observe = format!("[observe]\nlisten = \"unix:{}\"\n", socket.display());
+        let b = world.node("b", &options(tables + &observe));
+        let told = || {
+            let told = value(&metrics(&socket), "provost_tls_certificate_expiry_seconds", &[]);
+            told.expect("the metric is there")
+        };
+        let ends_s = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!((told() - ends_s).abs() <= 1.0, "{} instead of {ends_s}", told());
         let status = b.operate(&["status"]);
         assert!(status.contains("b-cert.pem ends in 2 d 1"), "{status}");
         authority.vouch_for("b", world.directory());
         eventually("the warning is gone", WAIT_MAX, || {
             !b.operate(&["status"]).contains("ends in")
         });
+        assert!(told() > ends_s + DAY.as_secs_f64(), "{}", told());
     });
 }
 
@@ -254,33 +265,54 @@ fn take_back(authority: &Authority, serials: &[u64], path: &Path) {
     authority::replace(path, &text);
 }
 
-#[test]
-fn a_certificate_that_was_taken_back_lets_nobody_in() {
-    watched(|| {
-        let authority = Authority::new();
-        let mut list = std::path::PathBuf::new();
-        let (mut world, b, _server) = served(|world| {
-            list = world.directory().join("list.pem");
-            take_back(&authority, &[], &list);
-            let tables = authority.vouch_for("b", world.directory());
-            format!("{tables}crls = [\"{}\"]\n", list.display())
-        });
+/// Two nodes call a third over this transport, and then the certificate of one of them is taken back.
+fn lets_nobody_in_who_was_taken_back(transport: &'static str) {
+    watched(move || {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
         let directory = world.directory().to_owned();
+        let list = directory.join("list.pem");
+        take_back(&authority, &[], &list);
+        let tables = authority.vouch_for("b", &directory);
+        let tables = format!("{tables}crls = [\"{}\"]\n", list.display());
+        let mut b = world.node("b", &options(tables.clone()));
+        let listener = format!(
+            "[[listener]]\ntransport = \"datagram\"\naddress = \"{}\"\n",
+            b.address
+        );
+        b.reconfigure(&options(tables + &listener));
+        b.restart();
+        let _server = world.server(&b);
+
+        let route = routed(&b, &format!("transport = \"{transport}\""));
         let friend = authority.vouch_for_as("a", "a", &directory, 7);
         let stolen = authority.vouch_for_as("c", "c", &directory, 8);
-        let (_a, mut agent, first) = client(&mut world, "a", &b, friend);
+        let (a, mut agent, first) = routed_client(&mut world, "a", friend + &route);
         assert_eq!(first, Answer::Ready);
-        let (c, mut thief, first) = client(&mut world, "c", &b, stolen);
+        let (c, mut thief, first) = routed_client(&mut world, "c", stolen + &route);
         assert_eq!(first, Answer::Ready);
         thief.calls_well();
+        assert!(a.operate(&["datapath"]).contains(transport));
 
         take_back(&authority, &[8], &list);
         logged(&b, "certificates were read again", 1);
         let mut thief = world.starting_agent(&c, Executor::TokioCurrent);
         let first = thief.first_answer();
         assert!(is_refused(&first), "{first:?}");
+        world.agent(&a).calls_well();
         agent.calls_well();
     });
+}
+
+#[test]
+fn a_certificate_that_was_taken_back_lets_nobody_in() {
+    built::program("provost", "provost-cli", ROLE);
+    lets_nobody_in_who_was_taken_back("tcp");
+}
+
+#[test]
+fn a_certificate_that_was_taken_back_lets_nobody_in_over_datagrams() {
+    built::program("provost", "provost-cli", ROLE);
+    lets_nobody_in_who_was_taken_back("datagram");
 }
 
 /// A route to a node, with these lines.
