@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
-/// Users, and a group, that nobody is.
+/// Users that nobody is, and a group that every system has, by its name.
 const HONEST: u32 = 64_001;
 const MALLORY: u32 = 64_002;
-const MEMBERS: u32 = 64_005;
+const MEMBERS: &str = "daemon";
 
 /// Everybody may open the socket and attach: what counts is whose a name or a service is.
 const OPEN_SOCKET: &str = "mode = \"0666\"\nallow_any_user = true\n";
@@ -187,7 +187,7 @@ fn a_name_can_be_a_programs_or_a_groups() {
         let tool = place.world.directory().join("tool");
         place.reload(&format!(
             "[[app]]\nname = \"tool\"\nexecutables = [\"{}\"]\nmay_bind = [\"*\"]\n\
-             [[app]]\nname = \"member\"\ngroups = [{MEMBERS}]\nmay_bind = [\"*\"]\n",
+             [[app]]\nname = \"member\"\ngroups = [\"{MEMBERS}\"]\nmay_bind = [\"*\"]\n",
             tool.display()
         ));
         drop(place.serves("tool", MALLORY));
@@ -204,7 +204,7 @@ fn a_name_can_be_a_programs_or_a_groups() {
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", &HONEST.to_string(), "--regid", &HONEST.to_string()])
-            .args(["--groups", &MEMBERS.to_string()])
+            .args(["--groups", MEMBERS])
             .arg(member)
             .arg("server")
             .env("PROVOST_SOCKET", &place.node.socket);
