@@ -49,6 +49,18 @@ for file in prometheus/provost.rules.yml grafana/provost.json; do
   test -s "/usr/share/provost/$file" || wrong "no $file"
 done
 
+step "what comes beside the programs"
+for program in provost provost-insight; do
+  for file in bash-completion/completions/$program zsh/vendor-completions/_$program fish/vendor_completions.d/$program.fish; do
+    grep -q "$program" "/usr/share/$file" || wrong "no completions in /usr/share/$file"
+  done
+done
+# By sysusers.d and tmpfiles.d.
+getent passwd provost | grep -q "node's managed RPC service" || wrong "the service has no user"
+owner=$(stat --format %U:%G:%a /etc/provost/conf.d)
+[ "$owner" = provost:provost:750 ] || wrong "/etc/provost/conf.d is of $owner"
+provost config check /usr/share/doc/provost/provostd.toml >/tmp/last 2>&1 || wrong "the example: $(cat /tmp/last)"
+
 step "what the service may do"
 exposure=$(systemd-analyze security --no-pager "$service" | sed -n 's/.*exposure level for provostd.service: \([0-9.]*\).*/\1/p')
 awk -v level="$exposure" 'BEGIN { exit !(level != "" && level <= 1.5) }' || wrong "systemd-analyze calls the exposure '$exposure', above 1.5"
