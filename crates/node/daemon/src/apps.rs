@@ -477,7 +477,7 @@ impl AppServer {
             .carry_out_request(app, request, descriptors, &mut guard)
             .await;
         if let Err(refusal) = &outcome
-            && log::may_log(EventSubject::App(app.id()))
+            && log::may_log_of(app.id(), app.uid())
         {
             let (code, reason) = (refusal.code, &*log::cut(&refusal.message));
             tracing::info!(app = app.id(), %code, reason, "refused a request");
@@ -613,7 +613,7 @@ impl AppServer {
             schema,
             quota: Arc::new(CallQuota::new(calls_max)),
         })?;
-        if log::may_log(EventSubject::App(app.id())) {
+        if log::may_log_of(app.id(), app.uid()) {
             tracing::info!(app = app.id(), service = bind.service, %hash, "bound");
         }
         Ok(RequestOutcome::Done)
@@ -629,7 +629,7 @@ impl AppServer {
                 connection.drain();
             }
         }
-        if log::may_log(EventSubject::App(app.id())) {
+        if log::may_log_of(app.id(), app.uid()) {
             tracing::info!(app = app.id(), service = unbind.service, "unbound");
         }
         Ok(RequestOutcome::Done)

@@ -22,7 +22,7 @@ use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpe
 use crate::config::{RouteConfig, RouteTransport};
 use crate::configuration::Configuration;
 use crate::connections::{ConnectionOpening, ConnectionRegistry};
-use crate::log::{self, EventSubject};
+use crate::log;
 use crate::peers::PeerAccess;
 use crate::permits::Permit;
 use crate::policies::chain::Chain;
@@ -157,7 +157,7 @@ impl Connector {
                 let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
                 return Err(Refusal::invalid(message));
             }
-            let told = log::may_log(EventSubject::App(app.id()));
+            let told = log::may_log_of(app.id(), app.uid());
             if told {
                 tracing::info!(service = connect.service, "connection requested");
             }
@@ -214,7 +214,7 @@ impl Connector {
         let id = self.connections.new_id();
         let span = tracing::info_span!("connect", connection = id);
         let connecting = async {
-            let told = log::may_log(EventSubject::App(app.id()));
+            let told = log::may_log_of(app.id(), app.uid());
             let name = &*log::cut(&wanted.service);
             if told {
                 tracing::info!(service = name, "connection requested");
@@ -278,7 +278,7 @@ impl Connector {
         let opening = async {
             let opened = self.open_to(id, app, &connect, schema, guard).await;
             if let Err(refusal) = &opened
-                && log::may_log(EventSubject::App(app.id()))
+                && log::may_log_of(app.id(), app.uid())
             {
                 let reason = &*log::cut(&refusal.message);
                 tracing::info!(service = connect.service, code = %refusal.code, reason, "connection refused");
@@ -615,7 +615,7 @@ impl Connector {
         let reached = self.attempts.reach(network, request, owner).await;
         let may_tell = match owner {
             TurnOwner::Node => true,
-            TurnOwner::App { app, .. } => log::may_log(EventSubject::App(app)),
+            TurnOwner::App { app, user } => log::may_log_of(app, user),
         };
         if !may_tell {
             return reached;

@@ -1,7 +1,7 @@
 //! Structured logs to standard error. The data path never logs; what happens to apps and connections does.
 //!
-//! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_log`]), and what it
-//! names is cut ([`cut`]).
+//! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_log`]), all apps of
+//! a user together as many as a few of them ([`may_log_of`]), and what it names is cut ([`cut`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,6 +21,8 @@ pub const FILTER_VARIABLE: &str = "PROVOSTD_LOG";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EventSubject {
     App(AppId),
+    /// All apps of a user together: whoever attaches anew for each of them has no more events.
+    AppsOf(u32),
     /// Processes that attach, or want to.
     User(u32),
     /// A network, as [`crate::places::network_of`] has it.
@@ -45,7 +47,7 @@ impl EventSubject {
     /// Shares of one app that it has.
     fn shares(self) -> f64 {
         match self {
-            EventSubject::RefusedUser(_) => APPS_OF_USER,
+            EventSubject::RefusedUser(_) | EventSubject::AppsOf(_) => APPS_OF_USER,
             _ => 1.0,
         }
     }
@@ -55,7 +57,7 @@ impl EventSubject {
 const BURST: f64 = 100.0;
 /// Events of one subject in a second, in the long run.
 const EVENTS_PER_SECOND: f64 = 20.0;
-/// A user has the refusals of so many apps.
+/// A user has the events, and the refusals, of so many apps.
 const APPS_OF_USER: f64 = 4.0;
 /// Subjects that are told apart; the rest share their bounds with each other.
 const SUBJECTS_MAX: usize = 4096;
@@ -79,6 +81,11 @@ pub(crate) fn may_log(subject: EventSubject) -> bool {
         tracing::warn!(?subject, withheld, "events were left out: there were too many");
     }
     withheld.is_some()
+}
+
+/// Whether an event that an app of a user has caused may be written.
+pub(crate) fn may_log_of(app: AppId, user: u32) -> bool {
+    may_log(EventSubject::App(app)) && may_log(EventSubject::AppsOf(user))
 }
 
 /// Whether a refusal of an app, or of a process that has not attached, may go into the audit log: then how many were left
@@ -292,6 +299,15 @@ mod tests {
             spend(&mut shares, EventSubject::App(app), later);
         }
         assert!(shares.len() <= SUBJECTS_MAX + 1);
+    }
+
+    #[test]
+    fn whoever_attaches_anew_for_each_event_has_no_more_of_them() {
+        const APPS: u64 = 1000;
+        let written = (0..APPS).filter(|app| may_log_of(u64::MAX - app, 4_000_000_001));
+        let written = written.count() as f64;
+        let burst = EventSubject::AppsOf(0).burst();
+        assert!(written >= burst && written < APPS as f64, "{written} of {APPS}");
     }
 
     #[test]
