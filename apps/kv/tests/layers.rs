@@ -27,6 +27,10 @@ struct NotingService<S> {
     inner: S,
 }
 
+/// The layers that an answer has come through at this end, innermost first.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct PassedLayers(Vec<&'static str>);
+
 impl<S> tower_service::Service<Request<CallBody>> for NotingService<S>
 where
     S: tower_service::Service<Request<CallBody>, Response = Response<AnswerBody>>,
@@ -45,12 +49,23 @@ where
         let (name, outcomes) = (self.name, self.outcomes.clone());
         let path = request.get_ref().path();
         request.metadata_mut().append("passed", name).unwrap();
+        request.extensions_mut().insert(PassedLayers(vec![name]));
         let answer = self.inner.call(request);
         Box::pin(async move {
             let mut result = answer.await;
             let outcome = match &mut result {
                 Ok(response) => {
                     response.metadata_mut().append("passed", name).unwrap();
+                    let mut layers = response
+                        .extensions_mut()
+                        .remove::<PassedLayers>()
+                        .unwrap_or_default();
+                    layers.0.push(name);
+                    response
+                        .metadata_mut()
+                        .append("layers", &layers.0.join(" "))
+                        .unwrap();
+                    response.extensions_mut().insert(layers);
                     "OK".to_owned()
                 }
                 Err(error) => error.to_string(),
@@ -124,6 +139,11 @@ fn layers_see_calls_of_all_kinds_and_what_they_come_to() {
         let response = client.get(get("b")).await.unwrap();
         let passed: Vec<_> = response.metadata().get_all("passed").collect();
         assert_eq!(passed, [&b"inner"[..], b"outer", b"client"]);
+        // Extensions are what an end says to itself.
+        let told: Vec<_> = response.metadata().get_all("layers").collect();
+        assert_eq!(told, [&b"inner"[..], b"inner outer", b"client"]);
+        let own = response.extensions().get::<PassedLayers>();
+        assert_eq!(own, Some(&PassedLayers(vec!["client"])));
         let status = client.get(get("none")).await.unwrap_err();
         assert_eq!(status.code(), Code::NotFound);
         let last = outcomes.lock().unwrap().last().cloned().unwrap();
@@ -143,6 +163,11 @@ impl Service for OddService {
         methods.unary(0, |request: Request<Received<GetRequest>>| async move {
             if request.get_ref().key == "hang" {
                 std::future::pending::<()>().await;
+            }
+            if request.get_ref().key == "layered" {
+                // What the server's layer has left there comes as far as the handler.
+                let layers = request.extensions().get::<PassedLayers>();
+                assert_eq!(layers, Some(&PassedLayers(vec!["server"])));
             }
             let passed: Vec<_> = request.metadata().get_all("passed").collect();
             let entry = Entry {
@@ -171,7 +196,7 @@ fn interceptors_come_first_and_layers_add_to_requests() {
         .channel(&SERVICE)
         .unwrap();
     let client = KvClient::new(channel.layer(noting("client", &outcomes)).intercept(stamp));
-    let response = block_on(client.get(get("say"))).unwrap();
+    let response = block_on(client.get(get("layered"))).unwrap();
     let entry = response.get_ref().entry.as_deref().unwrap();
     assert_eq!(entry.key, "interceptor client interceptor server");
 }
