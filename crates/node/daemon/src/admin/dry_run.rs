@@ -1,6 +1,7 @@
 //! A dry run: sampled calls go through an engine of a policy that is attached to nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use provost_admin::v1;
@@ -94,7 +95,7 @@ fn dry_run(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::Test
     };
     let mut stages: BTreeMap<u64, Stage> = BTreeMap::new();
     let mut outcome = v1::TestPolicyResponse::default();
-    let mut denied: BTreeMap<(String, String, String, String), u32> = BTreeMap::new();
+    let mut denied = DeniedGroups::default();
     for sample in samples {
         let datapath_context = &sample.datapath_context;
         let method = datapath_context.methods.get(usize::from(sample.method));
@@ -110,10 +111,8 @@ fn dry_run(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::Test
             continue;
         }
         let stage = match stages.entry(datapath_context.connection) {
-            std::collections::btree_map::Entry::Occupied(stage) => stage.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Stage::new(instance, datapath_context, clock)?)
-            }
+            Entry::Occupied(stage) => stage.into_mut(),
+            Entry::Vacant(place) => place.insert(Stage::new(instance, datapath_context, clock)?),
         };
         outcome.samples += 1;
         match stage.judge(sample) {
@@ -121,26 +120,65 @@ fn dry_run(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::Test
             Verdict::Held => outcome.held += 1,
             Verdict::Denied { code, reason } => {
                 let path = method.map_or_else(String::new, |method| method.path.to_string());
-                *denied
-                    .entry((path, datapath_context.app.name.to_string(), code, reason))
-                    .or_default() += 1;
+                denied.add((path, datapath_context.app.name.to_string(), code), reason);
             }
             Verdict::Fault(reason) => {
                 return Err(Status::aborted(format!("the policy's engine failed: {reason}")));
             }
         }
     }
-    let denied = denied.into_iter();
-    outcome.denied = denied
-        .map(|((method, app, code, reason), count)| Denied {
-            method,
-            app,
-            code,
-            reason,
-            count,
-        })
-        .collect();
+    outcome.denied = denied.told();
     Ok(outcome)
+}
+
+/// Denied calls by method, app and code, and by what their reason is but for numbers: it may name a time, which is another for
+/// each call.
+#[derive(Default)]
+struct DeniedGroups(BTreeMap<(DeniedCall, String), (String, u32)>);
+
+/// Method, app and code of a denied call.
+type DeniedCall = (String, String, String);
+
+impl DeniedGroups {
+    fn add(&mut self, call: DeniedCall, reason: String) {
+        let alike = reason.split(|letter: char| letter.is_ascii_digit());
+        let alike: Vec<_> = alike.filter(|part| !part.is_empty()).collect();
+        match self.0.entry((call, alike.join("0"))) {
+            Entry::Occupied(group) => {
+                let (told, count) = group.into_mut();
+                *told = words_of_both(told, &reason);
+                *count += 1;
+            }
+            Entry::Vacant(place) => {
+                place.insert((reason, 1));
+            }
+        }
+    }
+
+    fn told(self) -> Vec<Denied> {
+        let groups = self.0.into_iter();
+        groups
+            .map(|(((method, app, code), _), (reason, count))| Denied {
+                method,
+                app,
+                code,
+                reason,
+                count,
+            })
+            .collect()
+    }
+}
+
+/// A reason of which another one differs in numbers alone, without the words that differ.
+fn words_of_both(one: &str, other: &str) -> String {
+    if one == other {
+        return one.to_owned();
+    }
+    let words = one.split(' ').zip(other.split(' '));
+    let words: Vec<_> = words
+        .map(|(word, same)| if word == same { word } else { "…" })
+        .collect();
+    words.join(" ")
 }
 
 /// What a policy says of a call.
