@@ -238,6 +238,19 @@ fn calls_of_all_kinds_go_through_the_nodes_own_listener() {
 }
 
 #[test]
+fn a_call_that_waits_for_room_takes_as_long_as_since_it_was_due() {
+    tested(|| {
+        let setting = setting_with_listener();
+        let load = "load Probe/Hold {\"milliseconds\":100} --calls 10 --in-flight 1 --rate 100";
+        let report = Operator::of(&setting.a).json(&load.split(' ').collect::<Vec<_>>());
+        assert_eq!(report["good"], 10, "{report}");
+        // Ten calls one after the other take a second, and the last was due after 90 ms.
+        let longest_us = report["latency_us"]["max"].as_f64().unwrap();
+        assert!(longest_us >= 900_000.0, "{report}");
+    });
+}
+
+#[test]
 fn a_load_through_a_node_is_governed_as_its_apps_are() {
     tested(|| {
         let setting = setting_with_listener();

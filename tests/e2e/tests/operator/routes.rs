@@ -59,7 +59,8 @@ fn routes_say_which_endpoints_answer_and_why_others_do_not() {
 #[test]
 fn what_a_node_logs_is_changed_while_it_runs_until_its_configuration_is_read_again() {
     tested(|| {
-        let setting = setting("[log]\nlevel = \"warn\"\n");
+        let listener = "[[grpc.listener]]\nname = \"door\"\naddress = \"127.0.0.1:0\"\napp = \"by-hand\"\n";
+        let setting = setting(&format!("[log]\nlevel = \"warn\"\n{listener}"));
         let operator = Operator::of(&setting.a);
         let level = || {
             operator.json(&["log", "level"])["level"]
@@ -67,15 +68,24 @@ fn what_a_node_logs_is_changed_while_it_runs_until_its_configuration_is_read_aga
                 .unwrap()
                 .to_owned()
         };
+        // What is logged at the level debug, of a call: how often the log has it after one more.
+        let clients_logged = || {
+            operator.text(&["call", "Probe/Echo"]);
+            let log = setting.a.program.log();
+            log.matches("a gRPC client has come").count()
+        };
         let configured = level();
+        assert_eq!(clients_logged(), 0);
         let said = operator.text(&["log", "level", "debug"]);
         assert!(said.contains("\"debug\" instead of"), "{said}");
         assert_eq!(level(), "debug");
+        assert_eq!(clients_logged(), 1);
         let said = operator.fails(5, &["log", "level", "debgu"]);
         assert!(said.contains("\"debgu\" is no level"), "{said}");
         assert_eq!(level(), "debug", "nonsense changes nothing");
         operator.text(&["log", "level", "--reset"]);
         assert_eq!(level(), configured);
+        assert_eq!(clients_logged(), 1);
         // Nobody silences what he is accounted for by.
         for silent in ["off", "audit=off"] {
             operator.text(&["log", "level", silent]);

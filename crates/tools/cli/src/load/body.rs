@@ -108,6 +108,9 @@ mod tests {
         assert_eq!(first, sent(1));
         assert_ne!(first, sent(2));
         assert!(first[0] != first[1] && first[1] != first[2]);
+        let mut numbered = read("{\"at\": {{number}}}", 1).unwrap();
+        let mut sent = |number| format!("{:?}", numbered.next_call(number).unwrap());
+        assert_ne!(sent(0), sent(1));
         assert!(matches!(read("{}", 1), Ok(LoadBody::Fixed(_))));
         let failure = read("{\"kei\": \"{{random}}\"}", 1).unwrap_err();
         assert!(failure.message.contains("is no t.M"), "{failure}");
