@@ -354,7 +354,7 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 visit(&path, found);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 found(&path, &std::fs::read_to_string(&path).unwrap());
             }
         }
