@@ -42,7 +42,7 @@ use stream::{Place, Ready};
 /// The longest response of any kind, in bytes: a message, and what is beside it.
 const RESPONSE_BYTES_MAX: u32 = provost_wire::limits::MESSAGE_BYTES_MAX + (64 << 10);
 
-/// A thread with an [`Rpc`] of its own, which serves generated services and carries the calls of generated clients.
+/// A thread with an [`Rpc`](crate::Rpc) of its own, which serves generated services and carries the calls of generated clients.
 /// Dropping it stops both.
 pub struct RpcThread<A: Address + Send + Sync + 'static> {
     address: A,
@@ -155,7 +155,7 @@ impl std::fmt::Debug for RpcThreadBuilder {
 }
 
 impl RpcThreadBuilder {
-    /// Sets the options of its [`Rpc`].
+    /// Sets the options of its [`Rpc`](crate::Rpc).
     pub fn config(mut self, config: RpcConfig) -> Self {
         self.config = config;
         self
