@@ -73,15 +73,19 @@ pub(crate) fn compare(workspace: &Workspace, options: &OlderBench) -> Result<(),
         return Ok(());
     }
     let builds = [older, workspace.target.join("dist")];
-    let mut lines = Vec::new();
+    let (mut lines, mut complaints) = (Vec::new(), Complaints::new());
     for bench in &options.bench {
-        lines.extend(compared(workspace, options, bench, &builds)?);
+        match compared(workspace, options, bench, &builds) {
+            Ok(more) => lines.extend(more),
+            // What the others say counts all the same.
+            Err(more) => complaints.extend(more),
+        }
     }
     print(&lines, &options.commit);
-    match &options.json {
-        Some(file) => write(file, &lines),
-        None => Ok(()),
+    if let Some(file) = &options.json {
+        write(file, &lines)?;
     }
+    crate::none(complaints)
 }
 
 /// The folder with the earlier programs. They share the target folder with today's code while they are built, and so all that
