@@ -8,10 +8,8 @@ use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::Duration;
 
-use provost_datagram::packet::DATA_HEADER_BYTES;
-use provost_datagram::{Checking, Clock, Monotonic, Turn};
+use provost_datagram::{Clock, Monotonic, Turn};
 use provost_datagram_rpc::{CarrierRef, EventSink, RpcDriver, Wire};
-use provost_nic::{Balance, FetchMode, FlowShape, MessageAreas};
 use provost_nic_host::{HostConfig, HostError, NicHost};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 use provost_udp::{PACKET_BYTES_ETHERNET, UdpWire};
@@ -20,17 +18,8 @@ use crate::carrier::{NicCarrier, address_of, remote_of};
 
 /// Sessions at a time.
 const SESSIONS_MAX: u16 = 64;
-/// Slots of a ring, and lines of a slot, as logarithms: a slot holds a packet as it is, and its head.
-const SLOTS_LOG2: u8 = 5;
-const SLOT_LINES_LOG2: u8 = 5;
 /// Calls of the NIC at a time: fewer than slots of a ring.
 const CALLS_MAX: u8 = 24;
-/// Lines of an area for a message that is received, as a logarithm: seven packets as they are.
-const AREA_LINES_LOG2: u8 = 8;
-/// Nanoseconds until a request is sent again, and how often: some ten seconds at longer and longer intervals. A simulated call takes hundreds of
-/// microseconds.
-const TIMEOUT_NS: u64 = 20_000_000;
-const TRIES_MAX: u32 = 12;
 /// Nanoseconds of a tick of the NIC.
 const TICK_NS: u64 = 64;
 /// How often the NIC's timers are looked at.
@@ -76,27 +65,16 @@ impl SimulatedNicDriver {
         if remote_of(address).is_none() {
             return Err(NicStartError::Address(address));
         }
-        let shape = FlowShape {
-            flow: 0,
-            base: SESSIONS_MAX.into(),
-            slots_log2: SLOTS_LOG2,
-            slot_lines_log2: SLOT_LINES_LOG2,
-            fetch: FetchMode::Polled,
-            calls_max: CALLS_MAX,
-        };
-        let areas = MessageAreas {
-            base: shape.base + shape.lines(),
-            lines_log2: AREA_LINES_LOG2,
-        };
+        // The standard library keys its hashers from the system's random numbers.
+        let draw = || RandomState::new().hash_one(std::process::id());
+        let config = HostConfig::of_one_flow(SESSIONS_MAX, CALLS_MAX, [draw(), draw()]);
         let timing = HostTiming {
             read_cycles: 2,
             ..HostTiming::default()
         };
-        let memory_lines = areas.base + areas.lines(SESSIONS_MAX);
-        let mut board = SimulatedNic::new(memory_lines as usize, timing)?;
-        let host = NicHost::start(&mut board, config(shape, areas))?;
-        let packet_payload = PACKET_BYTES_ETHERNET - DATA_HEADER_BYTES;
-        let bytes_max = (packet_payload, areas.message_bytes_max(packet_payload));
+        let bytes_max = config.payload_bytes_max();
+        let mut board = SimulatedNic::new(config.memory_lines(), timing)?;
+        let host = NicHost::start(&mut board, config)?;
         Ok(SimulatedNicDriver {
             carrier: NicCarrier::new(board, host, bytes_max),
             wire: UdpWire::bind(address, PACKET_BYTES_ETHERNET)?,
@@ -178,24 +156,5 @@ impl RpcDriver for SimulatedNicDriver {
 
     fn waker(&self) -> Option<Waker> {
         self.wire.waker()
-    }
-}
-
-fn config(shape: FlowShape, areas: MessageAreas) -> HostConfig {
-    // The standard library keys its hashers from the system's random numbers.
-    let draw = || RandomState::new().hash_one(std::process::id());
-    HostConfig {
-        flows: vec![shape],
-        serving: (0, 1),
-        balance: Balance::Static,
-        table_base: 0,
-        areas: Some(areas),
-        sessions_max: SESSIONS_MAX,
-        packet_bytes_max: PACKET_BYTES_ETHERNET as u16,
-        checking: Checking::Packets,
-        timeout_ticks: (TIMEOUT_NS / TICK_NS) as u32,
-        tries_max: TRIES_MAX,
-        handshake_timeout_ns: TIMEOUT_NS,
-        secret: [draw(), draw()],
     }
 }

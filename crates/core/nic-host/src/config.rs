@@ -2,7 +2,7 @@
 
 use provost_datagram::Checking;
 use provost_datagram::packet::DATA_HEADER_BYTES;
-use provost_nic::{Balance, FlowShape, MESSAGE_PACKETS_MAX, MessageAreas, RingError};
+use provost_nic::{Balance, FetchMode, FlowShape, MESSAGE_PACKETS_MAX, MessageAreas, RingError};
 
 /// What a host is told when it starts.
 #[derive(Clone, Debug)]
@@ -33,7 +33,72 @@ pub struct HostConfig {
     pub secret: [u64; 2],
 }
 
+/// Slots of a ring and lines of a slot, as logarithms: a slot holds a packet of Ethernet size, and its head.
+const SLOTS_LOG2: u8 = 5;
+const SLOT_LINES_LOG2: u8 = 5;
+/// Where rings begin, or behind the connection table if that is longer.
+const RINGS_BASE_MIN: u32 = 64;
+/// Lines of an area for a message that is received, as a logarithm: seven such packets as they are.
+const AREA_LINES_LOG2: u8 = 8;
+/// Bytes of the largest packet: what Ethernet carries in UDP.
+const PACKET_BYTES: u16 = 1472;
+/// Nanoseconds until a request is sent again, and how often: some ten seconds at longer and longer intervals. A simulated call takes hundreds
+/// of microseconds.
+const TIMEOUT_NS: u64 = 20_000_000;
+const TRIES_MAX: u32 = 12;
+/// Nanoseconds of a tick of the NIC.
+const TICK_NS: u64 = 64;
+
 impl HostConfig {
+    /// Of a simulated NIC with one flow, whose wire is UDP over Ethernet: so many sessions and calls, and a secret that nobody else knows. All of its
+    /// memory is [`HostConfig::memory_lines`].
+    #[must_use]
+    pub fn of_one_flow(sessions_max: u16, calls_max: u8, secret: [u64; 2]) -> HostConfig {
+        let shape = FlowShape {
+            flow: 0,
+            base: RINGS_BASE_MIN.max(sessions_max.into()),
+            slots_log2: SLOTS_LOG2,
+            slot_lines_log2: SLOT_LINES_LOG2,
+            fetch: FetchMode::Polled,
+            calls_max,
+        };
+        let areas = MessageAreas {
+            base: shape.base + shape.lines(),
+            lines_log2: AREA_LINES_LOG2,
+        };
+        HostConfig {
+            flows: vec![shape],
+            serving: (0, 1),
+            balance: Balance::Static,
+            table_base: 0,
+            areas: Some(areas),
+            sessions_max,
+            packet_bytes_max: PACKET_BYTES,
+            checking: Checking::Packets,
+            timeout_ticks: (TIMEOUT_NS / TICK_NS) as u32,
+            tries_max: TRIES_MAX,
+            handshake_timeout_ns: TIMEOUT_NS,
+            secret,
+        }
+    }
+
+    /// Lines of host memory that the NIC is given: up to the end of rings and areas.
+    #[must_use]
+    pub fn memory_lines(&self) -> usize {
+        let rings = self.flows.iter().map(|shape| shape.base + shape.lines()).max();
+        let areas = self
+            .areas
+            .map(|areas| areas.base + areas.lines(self.sessions_max));
+        areas.max(rings).unwrap_or(0) as usize
+    }
+
+    /// Bytes of a packet's payload, and of a message, at most.
+    #[must_use]
+    pub fn payload_bytes_max(&self) -> (usize, usize) {
+        let packet = usize::from(self.packet_bytes_max) - DATA_HEADER_BYTES;
+        (packet, self.message_bytes_max(self.packet_bytes_max))
+    }
+
     /// Credits of a session that a call can take.
     pub(crate) fn call_credits(&self) -> u16 {
         self.areas.map_or(1, |_| MESSAGE_PACKETS_MAX as u16)

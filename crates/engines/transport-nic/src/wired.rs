@@ -3,9 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 
-use provost_datagram::{Checking, SessionId};
+use provost_datagram::SessionId;
 use provost_datapath::{FieldReader, FieldWriter, RestoreError};
-use provost_nic::{Balance, FetchMode, FlowShape, MessageAreas};
 use provost_nic_host::{HostConfig, HostError, HostEvent, MessageBounds, NicHost, RequestTag};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 
@@ -13,22 +12,10 @@ use crate::board::{BoardHandle, NicBoard};
 
 /// Bytes of the largest packet: what Ethernet carries in UDP.
 pub(crate) const PACKET_BYTES: u16 = 1472;
-/// Lines of a slot, as a logarithm: a packet as it is, and its head.
-const SLOT_LINES_LOG2: u8 = 5;
-/// Slots of a ring, as a logarithm.
-const SLOTS_LOG2: u8 = 5;
-/// Where the rings begin, behind the connection table.
-const RINGS_BASE: u32 = 64;
-/// Lines of an area for a message that is received, as a logarithm: seven packets as they are.
-const AREA_LINES_LOG2: u8 = 8;
 /// Sessions of a NIC: one connection's, and those that are on their way out.
 const SESSIONS_MAX: u16 = 4;
 /// Calls of the NIC at most: the slots of a session.
 const CALLS_MAX: u8 = provost_nic::SLOTS_MAX;
-/// Nanoseconds until a request is sent again. Simulation is slow: a call takes hundreds of microseconds.
-const TIMEOUT_NS: u64 = 20_000_000;
-/// Times that it is, at longer and longer intervals: some ten seconds.
-const TRIES_MAX: u32 = 12;
 /// Nanoseconds of a tick of the NIC.
 const TICK_NS: u64 = 64;
 /// How often the NIC's timers are looked at.
@@ -85,25 +72,13 @@ impl WiredNic {
     /// A NIC for the peer that the socket is connected to.
     pub(crate) fn start(socket: UdpSocket) -> Result<WiredNic, NicStartError> {
         socket.set_nonblocking(true)?;
-        let shape = FlowShape {
-            flow: 0,
-            base: RINGS_BASE,
-            slots_log2: SLOTS_LOG2,
-            slot_lines_log2: SLOT_LINES_LOG2,
-            fetch: FetchMode::Polled,
-            calls_max: CALLS_MAX,
-        };
-        let areas = MessageAreas {
-            base: shape.base + shape.lines(),
-            lines_log2: AREA_LINES_LOG2,
-        };
-        let memory_lines = (areas.base + areas.lines(SESSIONS_MAX)) as usize;
+        let config = HostConfig::of_one_flow(SESSIONS_MAX, CALLS_MAX, [draw_u64()?, draw_u64()?]);
         let timing = HostTiming {
             read_cycles: 2,
             ..HostTiming::default()
         };
-        let mut nic = SimulatedNic::new(memory_lines, timing)?;
-        let host = NicHost::start(&mut nic, config(shape, areas)?)?;
+        let mut nic = SimulatedNic::new(config.memory_lines(), timing)?;
+        let host = NicHost::start(&mut nic, config)?;
         Ok(WiredNic::of(
             BoardHandle::install(NicBoard { nic, host })?,
             socket,
@@ -309,23 +284,6 @@ impl From<HostError> for WireLost {
     fn from(error: HostError) -> WireLost {
         WireLost(error.to_string())
     }
-}
-
-fn config(shape: FlowShape, areas: MessageAreas) -> io::Result<HostConfig> {
-    Ok(HostConfig {
-        flows: vec![shape],
-        serving: (0, 1),
-        balance: Balance::Static,
-        table_base: 0,
-        areas: Some(areas),
-        sessions_max: SESSIONS_MAX,
-        packet_bytes_max: PACKET_BYTES,
-        checking: Checking::Packets,
-        timeout_ticks: (TIMEOUT_NS / TICK_NS) as u32,
-        tries_max: TRIES_MAX,
-        handshake_timeout_ns: TIMEOUT_NS,
-        secret: [draw_u64()?, draw_u64()?],
-    })
 }
 
 /// A number that nobody can guess.
