@@ -115,10 +115,9 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
         variant: None,
     };
     let proxy = RunningProxy::start(kind, &job).unwrap();
-    let processes = proxy.processes();
     let order = ProfileOrder {
         proxy: ProfiledProxy::Running {
-            process: processes[0],
+            process: proxy.processes()[0],
             listen: job.listen,
             upstream_port: upstream.port(),
         },
@@ -130,7 +129,8 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
     let profile = take(&order, &mut |_| {
         rounds += 1;
         if rounds == 2 {
-            for process in &processes {
+            // Its workers start after it listens: now they all have.
+            for process in proxy.processes() {
                 let process = Pid::from_raw(process.cast_signed()).unwrap();
                 kill_process(process, Signal::KILL).unwrap();
             }
