@@ -210,13 +210,14 @@ impl SimulatedClient {
         Ok(())
     }
 
-    /// Whether a call is open past its deadline, and past what its node rested last.
+    /// Whether a call is open past its deadline, and past what its node rested last. A call that its app hands over late, for
+    /// want of room, is its node's from then on.
     pub(crate) fn check_deadlines(&self, now: Nanos, rested_until: Nanos) -> Result<(), String> {
         for (id, call) in &self.calls {
-            if call.begun_at.is_none() || call.deadline == 0 {
+            let Some(begun_at) = call.begun_at.filter(|_| call.deadline != 0) else {
                 continue;
-            }
-            let late_ns = now.saturating_sub(call.deadline.max(rested_until));
+            };
+            let late_ns = now.saturating_sub(call.deadline.max(rested_until).max(begun_at));
             if late_ns > DEADLINE_SLACK_NS {
                 return Err(format!(
                     "call {id} is open {} µs after its deadline",
