@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Complaints;
 use crate::older_source::OlderSource;
 use crate::workspace::{Workspace, WorkspaceError, run, show};
+use crate::{Complaints, chores};
 
 /// The commit that is measured when none is named: the last one before the rooms of runtime, live change and transports.
 const BEFORE_THE_ROOMS: &str = "a87b6fa";
@@ -138,7 +138,7 @@ fn compared(
             command
                 .args([bench, "--quick", "--only", setups(bench, &options.only), "--json"])
                 .arg(&file)
-                .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+                .env(chores::BENCH_CACHE, chores::bench_cache(workspace));
             if has_rounds(bench) {
                 command.args(["--rounds", "1"]);
             }

@@ -1,5 +1,6 @@
 //! Chores that start other programs of the workspace.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::workspace::{Workspace, WorkspaceError, run};
@@ -111,9 +112,7 @@ fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Comp
     build.args(["--package", "provost-insight-probes", "--package", "provostd"]);
     reported(run(&mut build))?;
     let mut command = workspace.program(DIST, "provost-insight-bench");
-    command
-        .args(arguments)
-        .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+    command.args(arguments).env(BENCH_CACHE, bench_cache(workspace));
     reported(run(&mut command))
 }
 
@@ -161,8 +160,16 @@ pub(crate) fn bench_smoke(workspace: &Workspace) -> Command {
 
 fn start_bench(workspace: &Workspace, folder: &str) -> Command {
     let mut command = workspace.program(folder, "provost-bench");
-    command.env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+    command.env(BENCH_CACHE, bench_cache(workspace));
     command
+}
+
+/// In this variable benchmarks, and tests of what they start, are told where others' programs are.
+pub(crate) const BENCH_CACHE: &str = "PROVOST_BENCH_CACHE";
+
+/// Where benchmarks, and continuous integration, install others' programs.
+pub(crate) fn bench_cache(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("bench")
 }
 
 /// What is run for long.

@@ -150,6 +150,7 @@ fn is_alone(program: &TestProgram) -> bool {
 
 fn tests(workspace: &Workspace, program: &TestProgram) -> TestJob {
     let mut command = program.command(workspace);
+    command.env(chores::BENCH_CACHE, chores::bench_cache(workspace));
     if program.target == COMPILER_ERRORS {
         command.env_remove("RUSTC_WORKSPACE_WRAPPER");
     }

