@@ -1,7 +1,7 @@
 //! What this machine allows: each method of the ladder is tried, not guessed from versions.
 
+use aya::Ebpf;
 use aya::programs::{FEntry, KProbe};
-use aya::{Btf, Ebpf};
 use provost_insight::profile::{Component, LadderRung, MachineIdentity};
 use serde::Serialize;
 
@@ -181,9 +181,7 @@ fn held_capabilities(status: &str) -> Option<u64> {
 }
 
 fn type_information() -> DoctorCheck {
-    let outcome = Btf::from_sys_fs()
-        .map(|_| "/sys/kernel/btf/vmlinux".to_string())
-        .map_err(|error| ProbeFailure::Unavailable(error.to_string()));
+    let outcome = trace::kernel_types().map(|_| "/sys/kernel/btf/vmlinux".to_string());
     check(
         "kernel type information",
         outcome,
@@ -196,11 +194,10 @@ fn type_information() -> DoctorCheck {
 fn other_programs() -> Vec<DoctorCheck> {
     const PURPOSE: &str = "not needed; where a hit is rare, an alternative";
     const REMEDY: &str = "nothing needs to be done: tracepoints are used";
-    let loaded = || Ebpf::load(trace::OBJECT).map_err(|error| ProbeFailure::Unavailable(error.to_string()));
     let uprobe = trace::uprobe_cost_ns()
         .map(|cost_ns| format!("attached to getpid in libc; a hit costs {cost_ns:.0} ns"));
-    let kprobe = loaded().and_then(|mut programs| try_kprobe(&mut programs));
-    let fentry = loaded().and_then(|mut programs| try_fentry(&mut programs));
+    let kprobe = trace::load_object().and_then(|mut programs| try_kprobe(&mut programs));
+    let fentry = trace::load_object().and_then(|mut programs| try_fentry(&mut programs));
     vec![
         check("uprobes", uprobe, PURPOSE, REMEDY),
         check("kprobes", kprobe, PURPOSE, REMEDY),
@@ -218,18 +215,16 @@ fn try_kprobe(programs: &mut Ebpf) -> Result<String, ProbeFailure> {
 }
 
 fn try_fentry(programs: &mut Ebpf) -> Result<String, ProbeFailure> {
-    let types = Btf::from_sys_fs().map_err(|error| trace::unavailable(&error))?;
     let program: &mut FEntry = trace::program(programs, "nothing_at_an_entry")?;
     program
-        .load("tcp_sendmsg", &types)
+        .load("tcp_sendmsg", trace::kernel_types()?)
         .map_err(|error| trace::unavailable(&error))?;
     program.attach().map_err(|error| trace::unavailable(&error))?;
     Ok("attached to tcp_sendmsg".into())
 }
 
 fn hardware_counters() -> DoctorCheck {
-    let outcome = Ebpf::load(trace::OBJECT)
-        .map_err(|error| trace::unavailable(&error))
+    let outcome = trace::load_object()
         .and_then(|mut programs| trace::attach_sampler(&mut programs, trace::SampleTimer::hardware()))
         .map(|_| "the processor's cycles can be counted".into());
     check(

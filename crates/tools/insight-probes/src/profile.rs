@@ -740,6 +740,8 @@ fn round(profile: &mut Profile) {
         ];
         overheads.into_iter().flatten().for_each(round);
     }
+    let hits = profile.ladder.iter_mut();
+    hits.filter_map(|rung| rung.hit_cost_ns.as_mut()).for_each(round);
 }
 
 /// Samples below which shares say nothing.
@@ -838,6 +840,17 @@ mod tests {
         // Where one of the two is not known there is nothing to scale.
         assert_eq!(scaled_to(times_us, 0.0), times_us);
         assert_eq!(scaled_to(PhaseTimes::default(), 100.0), PhaseTimes::default());
+    }
+
+    #[test]
+    fn a_profile_is_read_as_it_was_written() {
+        let (machine, proxy) = Default::default();
+        let mut profile = Profile::new(ProfileOrigin::Measured, machine, proxy);
+        profile.ladder = ladder::rungs(GrantedMethods::default());
+        // As the difference of two clocks may be, which a reader of JSON takes for the number next to it.
+        profile.ladder[2].hit_cost_ns = Some(9_092.484_999_999_999);
+        round(&mut profile);
+        assert_eq!(Profile::parse(&profile.to_json()), Ok(profile));
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn brief(kind: ProxyKind, protocols: &[Protocol]) -> ProfileOrder {
         rates_per_s: vec![],
         in_flight: vec![],
         repetitions: 2,
-        slice: Duration::from_millis(150),
+        slice: Duration::from_millis(100),
         ..ProfileOrder::of(ProfiledProxy::BuiltIn(kind), protocols.to_vec())
     }
 }
@@ -97,9 +97,12 @@ fn without_tracing_there_are_sums_alone() {
     let Some(kind) = installed() else { return };
     let order = ProfileOrder {
         methods: MethodChoice::Differential,
+        repetitions: 1,
+        slice: Duration::from_millis(50),
         ..brief(kind, &[Protocol::Tcp, Protocol::Http1])
     };
     let profile = take(&order, &mut |_| {}).unwrap();
+    assert_eq!(profile.totals.len(), 2);
     assert!(profile.observations.is_empty() && profile.methods.is_empty());
     assert!(profile.totals.iter().all(|total| total.added_cpu_us > 0.0));
 }
@@ -148,6 +151,7 @@ fn a_variant_is_measured_beside_the_usual_way_and_can_be_asked_about() {
     let Some(kind) = installed() else { return };
     let order = ProfileOrder {
         variants: vec![ProxyVariant::UnixSockets],
+        slice: Duration::from_millis(60),
         ..brief(kind, &[Protocol::Http1])
     };
     let profile = take(&order, &mut |_| {}).unwrap();

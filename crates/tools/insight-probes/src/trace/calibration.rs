@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use aya::Ebpf;
 use aya::programs::UProbe;
 
-use super::tracer::{EventTracer, OBJECT, program, unavailable};
+use super::tracer::{EventTracer, load_object, program, unavailable};
 use crate::failure::ProbeFailure;
 
 /// System calls of one turn: few enough that most turns are not interrupted.
@@ -43,7 +42,7 @@ fn library_call() {
 
 /// Nanoseconds that a hit of a uprobe takes whose program does nothing.
 pub(crate) fn uprobe_cost_ns() -> Result<f64, ProbeFailure> {
-    let mut programs = Ebpf::load(OBJECT).map_err(|error| unavailable(&error))?;
+    let mut programs = load_object()?;
     let probe: &mut UProbe = program(&mut programs, "nothing_in_user_space")?;
     probe.load().map_err(|error| unavailable(&error))?;
     let (mut with, mut without) = (f64::INFINITY, f64::INFINITY);

@@ -12,7 +12,8 @@ pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_pa
 pub(crate) use timeline::ThreadTimeline;
 pub(crate) use timeline::{MessagePhase, PhaseTimes};
 pub(crate) use tracer::{
-    EventTracer, OBJECT, SampleTimer, attach_sampler, program, try_sampling, try_tracepoints, unavailable,
+    EventTracer, SampleTimer, attach_sampler, kernel_types, load_object, program, try_sampling,
+    try_tracepoints, unavailable,
 };
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Loads the BPF programs, has them watch processes and ports for a while, and reads what they wrote.
 
+use std::sync::OnceLock;
+
 use aya::maps::{Array, HashMap, MapData, RingBuf};
 use aya::programs::perf_event::{self, PerfEventLinkId};
 use aya::programs::{BtfTracePoint, PerfEvent, Program, ProgramError};
@@ -10,7 +12,7 @@ use crate::failure::ProbeFailure;
 use crate::stacks::StackSample;
 
 /// The programs, compiled; `build.sh` beside it says how.
-pub(crate) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/probes.bpf.o");
+const OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/probes.bpf.o");
 
 /// The programs of the timeline, each with its tracepoint.
 const TRACEPOINTS: [(&str, &str); 6] = [
@@ -47,14 +49,10 @@ pub(crate) struct EventTracer {
 impl EventTracer {
     /// Loads the programs, which costs nothing until they are attached.
     pub(crate) fn load() -> Result<EventTracer, ProbeFailure> {
-        let types = Btf::from_sys_fs().map_err(|error| refused("type information", &error))?;
-        let mut programs = EbpfLoader::new()
-            .btf(Some(&types))
-            .load(OBJECT)
-            .map_err(|error| refused("BPF maps", &error))?;
+        let mut programs = load_object()?;
         for (name, tracepoint) in TRACEPOINTS {
             program::<BtfTracePoint>(&mut programs, name)?
-                .load(tracepoint, &types)
+                .load(tracepoint, kernel_types()?)
                 .map_err(|error| refused(&format!("BPF program at tp_btf/{tracepoint}"), &error))?;
         }
         let events = ring(&mut programs, "events")?;
@@ -183,11 +181,10 @@ pub(crate) fn attach_sampler(
 /// Loads the program of each tracepoint and attaches it for a moment.
 pub(crate) fn try_tracepoints() -> Vec<(&'static str, Result<(), ProbeFailure>)> {
     let tried = |(name, tracepoint)| {
-        let types = Btf::from_sys_fs().map_err(|error| refused("type information", &error))?;
-        let mut programs = Ebpf::load(OBJECT).map_err(|error| refused("BPF maps", &error))?;
+        let mut programs = load_object()?;
         let program: &mut BtfTracePoint = program(&mut programs, name)?;
         program
-            .load(tracepoint, &types)
+            .load(tracepoint, kernel_types()?)
             .map_err(|error| refused(&format!("BPF program at tp_btf/{tracepoint}"), &error))?;
         let attached = program.attach();
         attached
@@ -200,9 +197,27 @@ pub(crate) fn try_tracepoints() -> Vec<(&'static str, Result<(), ProbeFailure>)>
         .collect()
 }
 
+/// The kernel's types. It takes tenths of a second to read them, and they do not change while it runs.
+pub(crate) fn kernel_types() -> Result<&'static Btf, ProbeFailure> {
+    static TYPES: OnceLock<Btf> = OnceLock::new();
+    if let Some(types) = TYPES.get() {
+        return Ok(types);
+    }
+    let types = Btf::from_sys_fs().map_err(|error| refused("type information", &error))?;
+    Ok(TYPES.get_or_init(|| types))
+}
+
+/// All programs, none of which is in the kernel yet.
+pub(crate) fn load_object() -> Result<Ebpf, ProbeFailure> {
+    EbpfLoader::new()
+        .btf(Some(kernel_types()?))
+        .load(OBJECT)
+        .map_err(|error| refused("BPF maps", &error))
+}
+
 /// Samples stacks for a moment.
 pub(crate) fn try_sampling() -> Result<String, ProbeFailure> {
-    let mut programs = Ebpf::load(OBJECT).map_err(|error| refused("BPF maps", &error))?;
+    let mut programs = load_object()?;
     attach_sampler(&mut programs, SampleTimer::software(99))
         .map(|links| format!("perf_event_open of the software clock on {} cores", links.len()))
 }
