@@ -2,6 +2,8 @@
 //! rounds in which the proxy is profiled.
 
 mod passages;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -81,6 +83,16 @@ pub fn validate(
     order: &ValidationOrder,
     tell: &mut dyn FnMut(&str),
 ) -> Result<(ValidationReport, Profile), ProbeFailure> {
+    let (pairs, profile) = measure(order, tell)?;
+    let report = compare(&pairs, &profile, order.draws)?;
+    Ok((report, profile))
+}
+
+/// Profiles and measures in turn.
+fn measure(
+    order: &ValidationOrder,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Vec<ApplicationPair>, Profile), ProbeFailure> {
     let mut pairs = Vec::new();
     for protocol in &order.profile.protocols {
         for shape in &order.shapes {
@@ -105,8 +117,7 @@ pub fn validate(
     if let Some(why) = &profile.partial {
         return Err(ProbeFailure::Proxy(why.clone()));
     }
-    let report = compare(&pairs, &profile, order.draws)?;
-    Ok((report, profile))
+    Ok((pairs, profile))
 }
 
 /// An application without proxies, and the same with them.
