@@ -1,14 +1,14 @@
 //! Generated clients and servers over datagram: within a process, over UDP, and between processes.
 
 mod allocations;
+mod moody;
 mod streams;
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use provost::{Code, Received, Request, Response, Status};
 use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
@@ -20,6 +20,8 @@ use provost_kv::store::Store;
 use provost_packets::InProcess;
 use provost_udp::UdpWire;
 
+use crate::moody::{MoodyGreeter, ask, calls_have_every_outcome, given_up_calls_drop_their_handlers, until};
+
 struct Polite;
 
 impl Greeter for Polite {
@@ -29,75 +31,12 @@ impl Greeter for Polite {
     }
 }
 
-/// A greeter that does what the name says.
-#[derive(Clone, Default)]
-struct Moody(Arc<Seen>);
-
-#[derive(Default)]
-struct Seen {
-    asleep: AtomicUsize,
-    dropped: AtomicUsize,
-    had_deadline: AtomicBool,
-}
-
-struct Asleep<'s>(&'s Seen);
-
-impl Drop for Asleep<'_> {
-    fn drop(&mut self) {
-        self.0.dropped.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Greeter for Moody {
-    async fn greet(&self, request: Request<Received<GreetRequest>>) -> Result<Response<GreetReply>, Status> {
-        let name = request.get_ref().name.to_string();
-        match name.split_once(' ').unwrap_or((&name, "")) {
-            ("fail", why) => {
-                let mut status = Status::with_details(Code::Aborted, why, vec![1, 2, 3]);
-                status.metadata_mut().insert("mood", "bad").unwrap();
-                Err(status)
-            }
-            ("panic", why) => std::panic::panic_any(why.to_owned()),
-            ("sleep", _) => {
-                let left = request.time_left();
-                self.0.had_deadline.store(left.is_some(), Ordering::SeqCst);
-                let _asleep = Asleep(&self.0);
-                self.0.asleep.fetch_add(1, Ordering::SeqCst);
-                std::future::pending::<()>().await;
-                unreachable!()
-            }
-            ("repeat", count) => {
-                let text = "ho ".repeat(count.parse().unwrap());
-                Ok(Response::new(GreetReply {
-                    text: text.as_str().into(),
-                }))
-            }
-            ("echo", key) => {
-                let value = request.metadata().get(key).unwrap_or("nothing").to_owned();
-                let mut response = Response::new(GreetReply {
-                    text: value.as_str().into(),
-                });
-                response.metadata_mut().insert("before", &value).unwrap();
-                response.trailers_mut().insert("after", &value).unwrap();
-                Ok(response)
-            }
-            _ => Polite.greet(request).await,
-        }
-    }
-}
-
-fn ask(name: impl AsRef<str>) -> GreetRequest {
-    GreetRequest {
-        name: name.as_ref().into(),
-    }
-}
-
 fn udp() -> UdpWire {
     UdpWire::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1472).unwrap()
 }
 
 /// A server, and a client's thread, over two wires.
-fn pair<W>(near: W, far: W, moody: &Moody) -> (RpcThread<W::Address>, RpcThread<W::Address>)
+fn pair<W>(near: W, far: W, moody: &MoodyGreeter) -> (RpcThread<W::Address>, RpcThread<W::Address>)
 where
     W: Wire<Address: Send + Sync + 'static> + Send + 'static,
 {
@@ -117,50 +56,12 @@ fn everything<W>(near: W, far: W)
 where
     W: Wire<Address: Send + Sync + 'static> + Send + 'static,
 {
-    let moody = Moody::default();
-    let (near, far) = pair(near, far, &moody);
+    let (near, far) = pair(near, far, &MoodyGreeter::default());
     runtime().block_on(async {
         let client = GreeterClient::new(near.channel(&SERVICE, far.address()).await.unwrap());
-        let reply = client.greet(ask("Ann")).await.unwrap();
-        assert_eq!(reply.get_ref().text, "Hello, Ann!");
-
-        let failed = client.greet(ask("fail out of spite")).await.unwrap_err();
-        assert_eq!((failed.code(), failed.message()), (Code::Aborted, "out of spite"));
-        assert_eq!(
-            (failed.details(), failed.metadata().get("mood")),
-            (&[1, 2, 3][..], Some("bad"))
-        );
-        let panicked = client.greet(ask("panic now")).await.unwrap_err();
-        assert_eq!(panicked.code(), Code::Internal);
-
-        let mut request = Request::new(ask("echo user"));
-        request.metadata_mut().insert("user", "ann").unwrap();
-        let reply = client.greet(request).await.unwrap();
-        assert_eq!(
-            (reply.metadata().get("before"), reply.trailers().get("after")),
-            (Some("ann"), Some("ann"))
-        );
-        assert_eq!(reply.get_ref().text, "ann");
-
         // Of one packet, of several, larger than any buffer that is kept ready; there and back.
-        for count in [1, 500, 5_000, 200_000, 500, 200_000] {
-            let reply = client.greet(ask(format!("repeat {count}"))).await.unwrap();
-            assert_eq!(reply.get_ref().text.len(), 3 * count);
-            let long = "x".repeat(count);
-            let reply = client.greet(ask(&long)).await.unwrap();
-            assert_eq!(reply.get_ref().text, format!("Hello, {long}!").as_str());
-        }
-
-        let calls = (0..300).map(|number| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                let reply = client.greet(ask(format!("number {number}"))).await.unwrap();
-                assert_eq!(reply.get_ref().text, format!("Hello, number {number}!").as_str());
-            })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            call.await.unwrap();
-        }
+        let sizes = [1, 500, 5_000, 200_000, 500, 200_000];
+        calls_have_every_outcome(&client, &sizes, 300).await;
     });
 }
 
@@ -175,45 +76,20 @@ fn the_same_stubs_work_over_udp() {
     everything(udp(), udp());
 }
 
-/// Waits until this holds.
-async fn until(holds: impl Fn() -> bool) {
-    while !holds() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[test]
 fn a_call_that_is_given_up_has_its_handler_dropped() {
-    let moody = Moody::default();
+    let moody = MoodyGreeter::default();
     let (near, far) = InProcess::pair(1500, 1024);
     let (near, _far) = pair(near, far, &moody);
     runtime().block_on(async {
         let client = GreeterClient::new(near.channel(&SERVICE, 1).await.unwrap());
-        let mut request = Request::new(ask("sleep"));
-        request.set_timeout(Duration::from_millis(50));
-        let late = client.greet(request).await.unwrap_err();
-        assert_eq!(late.code(), Code::DeadlineExceeded);
-        until(|| moody.0.dropped.load(Ordering::SeqCst) == 1).await;
-        assert!(moody.0.had_deadline.load(Ordering::SeqCst));
-
-        let sleeping = tokio::spawn({
-            let client = client.clone();
-            async move { client.greet(ask("sleep")).await.map(drop) }
-        });
-        until(|| moody.0.asleep.load(Ordering::SeqCst) == 2).await;
-        assert!(!moody.0.had_deadline.load(Ordering::SeqCst));
-        sleeping.abort();
-        until(|| moody.0.dropped.load(Ordering::SeqCst) == 2).await;
-        assert_eq!(
-            client.greet(ask("Ann")).await.unwrap().get_ref().text,
-            "Hello, Ann!"
-        );
+        given_up_calls_drop_their_handlers(&client, &moody.0).await;
     });
 }
 
 #[test]
 fn calls_end_as_unavailable_when_the_server_goes_and_go_on_when_it_is_back() {
-    let moody = Moody::default();
+    let moody = MoodyGreeter::default();
     let (near, far) = (udp(), udp());
     let at = far.address();
     let (near, far) = pair(near, far, &moody);
@@ -305,7 +181,7 @@ fn messages_of_all_shapes_pass() {
 fn handlers_run_where_they_are_spawned() {
     let runtime = runtime();
     let tasks = runtime.handle().clone();
-    let moody = Moody::default();
+    let moody = MoodyGreeter::default();
     let (near, far) = InProcess::pair(1500, 1024);
     let near = RpcThread::builder().start(near).unwrap();
     let server = RpcThread::builder().add_service(GreeterServer::new(moody.clone()));
@@ -329,7 +205,7 @@ fn handlers_run_where_they_are_spawned() {
 #[test]
 fn a_blocking_client_needs_no_executor() {
     let (near, far) = InProcess::pair(1500, 1024);
-    let (near, _far) = pair(near, far, &Moody::default());
+    let (near, _far) = pair(near, far, &MoodyGreeter::default());
     let channel = provost::blocking::block_on(near.channel(&SERVICE, 1)).unwrap();
     let client = greeter_client::blocking::GreeterClient::new(channel);
     assert_eq!(client.greet(ask("Ann")).unwrap().get_ref().text, "Hello, Ann!");

@@ -21,7 +21,8 @@ use provost_kv::store::Store;
 use provost_packets::InProcess;
 use provost_udp::UdpWire;
 
-use crate::{runtime, udp, until};
+use crate::moody::until;
+use crate::{runtime, udp};
 
 /// A client's thread and a server with this service.
 struct Pair<A: Address + Send + Sync + 'static> {
