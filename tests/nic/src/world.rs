@@ -76,6 +76,7 @@ pub fn nic_config(fetch: FetchMode) -> HostConfig {
         timeout_ticks: 625,
         tries_max: 15,
         handshake_timeout_ns: 50_000,
+        idle_ns_min: u64::MAX,
         secret: [1, 2],
     }
 }

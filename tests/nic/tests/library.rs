@@ -5,6 +5,7 @@ mod moody;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use provost::{Channel, Code};
 use provost_datagram::Checking;
@@ -265,5 +266,40 @@ fn calls_end_when_nobody_answers() {
         client.greet(ask("Ann")).await.unwrap();
         tokio::task::spawn_blocking(|| drop(far)).await.unwrap();
         assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    });
+}
+
+/// More clients than a NIC has sessions: those that say nothing make room, and have a session again with their next call.
+#[test]
+fn silent_clients_keep_nobody_out() {
+    const SESSIONS: usize = 64;
+    const IDLE: Duration = Duration::from_millis(300);
+    let server = RpcThread::builder().add_service(GreeterServer::new(MoodyGreeter::default()));
+    let far = match SimulatedNicDriver::bind_with(localhost(), IDLE) {
+        Ok(driver) => server.start_over(driver).unwrap(),
+        Err(NicStartError::Model(reason)) => return say_skipped(reason),
+        Err(other) => panic!("{other}"),
+    };
+    let near = start(RpcThread::builder(), EndKind::Software).unwrap();
+    run(async {
+        let mut clients = Vec::new();
+        for number in 0..SESSIONS {
+            let channel = near.channel(&greeter_client::SERVICE, far.address()).await;
+            let client = GreeterClient::new(channel.unwrap());
+            client.greet(ask(format!("number {number}"))).await.unwrap();
+            clients.push(client);
+        }
+        tokio::time::sleep(IDLE).await;
+        for _ in 0..2 {
+            let channel = near.channel(&greeter_client::SERVICE, far.address()).await;
+            let newcomer = GreeterClient::new(channel.unwrap());
+            newcomer.greet(ask("newcomer")).await.unwrap();
+            clients.push(newcomer);
+        }
+        tokio::time::sleep(IDLE).await;
+        // Of all of them, the first two have lost their sessions.
+        for client in &clients[..3] {
+            client.greet(ask("back")).await.unwrap();
+        }
     });
 }

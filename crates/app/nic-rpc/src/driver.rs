@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use provost_datagram::{Clock, Monotonic, Turn};
 use provost_datagram_rpc::{CarrierRef, EventSink, RpcDriver, Wire};
-use provost_nic_host::{HostConfig, HostError, NicHost};
+use provost_nic_host::{HostConfig, HostError, IDLE_NS_MIN, NicHost};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 use provost_udp::{PACKET_BYTES_ETHERNET, UdpWire};
 
@@ -62,12 +62,26 @@ impl SimulatedNicDriver {
     /// # Errors
     /// If the program was built without the model, or the address cannot be had.
     pub fn bind(address: SocketAddr) -> Result<SimulatedNicDriver, NicStartError> {
+        SimulatedNicDriver::bind_with(address, Duration::from_nanos(IDLE_NS_MIN))
+    }
+
+    /// A NIC that is reached at this address, and that leaves a client without calls its session for so long before another may have its place.
+    ///
+    /// # Errors
+    /// As [`SimulatedNicDriver::bind`].
+    pub fn bind_with(
+        address: SocketAddr,
+        client_idle_min: Duration,
+    ) -> Result<SimulatedNicDriver, NicStartError> {
         if remote_of(address).is_none() {
             return Err(NicStartError::Address(address));
         }
         // The standard library keys its hashers from the system's random numbers.
         let draw = || RandomState::new().hash_one(std::process::id());
-        let config = HostConfig::of_one_flow(SESSIONS_MAX, CALLS_MAX, [draw(), draw()]);
+        let config = HostConfig {
+            idle_ns_min: u64::try_from(client_idle_min.as_nanos()).unwrap_or(u64::MAX),
+            ..HostConfig::of_one_flow(SESSIONS_MAX, CALLS_MAX, [draw(), draw()])
+        };
         let timing = HostTiming {
             read_cycles: 2,
             ..HostTiming::default()

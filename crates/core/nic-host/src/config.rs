@@ -29,6 +29,8 @@ pub struct HostConfig {
     pub tries_max: u32,
     /// Nanoseconds until an Open or a Close is sent again.
     pub handshake_timeout_ns: u64,
+    /// Nanoseconds without a request after which a client's session may be ended if another client needs its place.
+    pub idle_ns_min: u64,
     /// What tokens and cookies are made of.
     pub secret: [u64; 2],
 }
@@ -46,6 +48,8 @@ const PACKET_BYTES: u16 = 1472;
 /// of microseconds.
 const TIMEOUT_NS: u64 = 20_000_000;
 const TRIES_MAX: u32 = 12;
+/// Nanoseconds that a client's session is left in place: as long as one in software is silent before its client asks whether the server is there.
+pub const IDLE_NS_MIN: u64 = 10_000_000_000;
 /// Nanoseconds of a tick of the NIC.
 const TICK_NS: u64 = 64;
 
@@ -78,6 +82,7 @@ impl HostConfig {
             timeout_ticks: (TIMEOUT_NS / TICK_NS) as u32,
             tries_max: TRIES_MAX,
             handshake_timeout_ns: TIMEOUT_NS,
+            idle_ns_min: IDLE_NS_MIN,
             secret,
         }
     }

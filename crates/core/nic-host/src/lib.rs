@@ -15,7 +15,7 @@ mod handshake;
 mod messages;
 mod sessions;
 
-pub use config::{HostConfig, HostError};
+pub use config::{HostConfig, HostError, IDLE_NS_MIN};
 pub use handshake::HostSecrets;
 pub use messages::MessageBounds;
 pub use sessions::{HostEvent, NicHost, RequestTag};

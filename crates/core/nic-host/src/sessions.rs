@@ -1,10 +1,12 @@
 //! Sessions and calls of a host with a NIC.
 
+mod accepting;
+
 use std::collections::{HashMap, VecDeque};
 
 use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
-use provost_datagram::{Checking, PACKET_BYTES_MIN, Refusal, SessionId};
+use provost_datagram::{Checking, PACKET_BYTES_MIN, SessionId};
 use provost_nic::{
     Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
     EntryError, EntryHead, EntryKind, IDENTITY, MessagePart, Received, RingDriver, RingError, SLOTS_MAX,
@@ -13,9 +15,7 @@ use provost_nic::{
 
 use crate::await_command;
 use crate::config::{HostConfig, HostError};
-use crate::handshake::{
-    HostSecrets, challenge, control, read_accept, read_challenge, read_open, refuse, session_id,
-};
+use crate::handshake::{HostSecrets, control, read_accept, read_challenge, session_id};
 use crate::messages::{HostCall, LongRequest, MessageBounds, message_part};
 
 /// Marks the tag of a request's further packet, so that it is no call's: slot and call follow in the lower bits.
@@ -91,12 +91,24 @@ pub enum HostEvent {
 ///
 /// ```text
 ///   Opening ──► Open ──► Closing ──► gone      (a server's begins as Open)
+///                └─────► Leaving ─────┘
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SessionState {
-    Opening { nonce: u64, cookie: u64, again_ns: u64 },
+    Opening {
+        nonce: u64,
+        cookie: u64,
+        again_ns: u64,
+    },
     Open,
-    Closing { again_ns: u64 },
+    Closing {
+        again_ns: u64,
+    },
+    /// It is over, and the NIC has been told. Requests that came before may be on their way to the rings or in them, so no other session has its
+    /// number until this time, and until the rings are empty.
+    Leaving {
+        until_ns: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -116,6 +128,10 @@ struct HostSession {
     calls: u8,
     /// A bit for each area that a call has named whose end the host has not read.
     areas: u8,
+    /// Of a server's session: a bit for each slot whose request waits for its response.
+    requests: u8,
+    /// Of a server's session: when its client was last of use.
+    used_ns: u64,
     /// What was answered last in each slot: the call, and the response.
     responses: [Option<(u32, u16, Vec<u8>)>; SLOTS_MAX as usize],
 }
@@ -134,6 +150,8 @@ pub struct NicHost {
     /// Raw packets and packets of messages that found their ring full.
     waiting: VecDeque<(usize, EntryHead, MessagePart, Vec<u8>)>,
     events: VecDeque<HostEvent>,
+    /// When the host was polled last.
+    polled_ns: u64,
 }
 
 impl NicHost {
@@ -178,6 +196,7 @@ impl NicHost {
             calls_made: 0,
             waiting: VecDeque::new(),
             events: VecDeque::new(),
+            polled_ns: 0,
             config,
         })
     }
@@ -208,6 +227,8 @@ impl NicHost {
             nonce,
             calls: 0,
             areas: 0,
+            requests: 0,
+            used_ns: now_ns,
             responses: Default::default(),
         });
         Ok(session_id(number, token))
@@ -331,6 +352,8 @@ impl NicHost {
         let Some(session) = session else {
             return;
         };
+        session.requests &= !(1 << request.slot());
+        session.used_ns = self.polled_ns;
         let kept = (request.call(), status, payload.to_vec());
         session.responses[usize::from(request.slot())] = Some(kept);
         let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
@@ -396,6 +419,9 @@ impl NicHost {
         session: SessionId,
     ) -> Result<(), HostError> {
         let (number, open) = self.session(session)?;
+        if matches!(open.state, SessionState::Leaving { .. }) {
+            return Ok(());
+        }
         let was_open = open.state == SessionState::Open;
         let is_client = open.role == ConnectionRole::Client;
         open.state = SessionState::Closing { again_ns: now_ns };
@@ -418,14 +444,20 @@ impl NicHost {
                 self.send_or_wait(board, ring, head, part, payload);
             }
         }
+        self.polled_ns = now_ns;
+        let mut emptied = 0;
         for ring in 0..self.rings.len() {
             for _ in 0..BATCH_ENTRIES {
                 let Some(received) = self.rings[ring].receive(board) else {
+                    emptied += 1;
                     break;
                 };
                 let flow = self.rings[ring].shape().flow;
                 self.handle(board, now_ns, flow, received)?;
             }
+        }
+        if emptied == self.rings.len() {
+            self.free_numbers(now_ns);
         }
         self.handle_timers(board, now_ns);
         for ring in &mut self.rings {
@@ -457,8 +489,11 @@ impl NicHost {
         };
         match head.kind {
             EntryKind::Request => {
-                let connection = usize::from(head.connection);
-                if let Some(session) = self.sessions.get(connection).and_then(Option::as_ref) {
+                let session = self.sessions.get_mut(usize::from(head.connection));
+                let session = session.and_then(Option::as_mut);
+                if let Some(session) = session.filter(|session| session.state == SessionState::Open) {
+                    session.requests |= 1 << request.slot();
+                    session.used_ns = now_ns;
                     self.events.push_back(HostEvent::Request {
                         session: session_id(head.connection, session.token),
                         request,
@@ -645,14 +680,10 @@ impl NicHost {
             }
             (Kind::Close, _, SessionState::Open) if session.role == ConnectionRole::Server => {
                 let closed = control(Kind::Closed, session.remote_number, session.remote_token, &[]);
-                self.forget(board, number)?;
-                self.remove(number);
+                self.leave(board, now_ns, number)?;
                 self.send_raw(board, from, closed);
             }
-            (Kind::Reset, _, SessionState::Open) => {
-                self.forget(board, number)?;
-                self.remove(number);
-            }
+            (Kind::Reset, _, SessionState::Open) => self.leave(board, now_ns, number)?,
             (Kind::Closed, _, SessionState::Closing { .. }) => self.remove(number),
             _ => {}
         }
@@ -680,105 +711,6 @@ impl NicHost {
             self.remove(number as u16);
         }
         Ok(())
-    }
-
-    fn receive_open(
-        &mut self,
-        board: &mut impl Board,
-        now_ns: u64,
-        from: u64,
-        payload: &[u8],
-    ) -> Result<(), HostError> {
-        let open = match (read_open(payload), Open::decode(payload)) {
-            (Ok(open), _) => open,
-            (Err(Some(reason)), Some(open)) => {
-                self.send_raw(board, from, refuse(&open, reason));
-                return Ok(());
-            }
-            _ => return Ok(()),
-        };
-        if !self.secrets.recognizes(now_ns, from, &open) {
-            let cookie = self.secrets.bake(now_ns, from, &open);
-            self.send_raw(board, from, challenge(&open, cookie));
-            return Ok(());
-        }
-        let known = self.opened.get(&(from, open.session, open.token)).copied();
-        let number = match known {
-            Some(number) => Ok(number),
-            None => self.accept(board, from, &open)?,
-        };
-        match number {
-            Ok(number) => self.send_accept(board, number, open.nonce),
-            Err(reason) => self.send_raw(board, from, refuse(&open, reason)),
-        }
-        Ok(())
-    }
-
-    fn accept(
-        &mut self,
-        board: &mut impl Board,
-        from: u64,
-        open: &Open,
-    ) -> Result<Result<u16, Refusal>, HostError> {
-        if !(open.versions.0..=open.versions.1).contains(&VERSION) {
-            return Ok(Err(Refusal::Version));
-        }
-        let slots = open.slots.min(SLOTS_MAX);
-        let packet_bytes = open.packet_bytes.min(self.config.packet_bytes_max);
-        if slots == 0 || open.credits == 0 || usize::from(packet_bytes) < PACKET_BYTES_MIN {
-            return Ok(Err(Refusal::Parameters));
-        }
-        let Some(number) = self.number() else {
-            return Ok(Err(Refusal::TooManySessions));
-        };
-        let token = self.secrets.draw() as u32;
-        self.sessions[usize::from(number)] = Some(HostSession {
-            role: ConnectionRole::Server,
-            state: SessionState::Open,
-            token,
-            remote: from,
-            remote_number: open.session,
-            remote_token: open.token,
-            slots,
-            credits: open.credits.min(u16::from(slots) * self.config.call_credits()),
-            packet_bytes,
-            request_bytes_max: 0,
-            nonce: open.nonce,
-            calls: 0,
-            areas: 0,
-            responses: Default::default(),
-        });
-        self.opened.insert((from, open.session, open.token), number);
-        self.load(board, number)?;
-        self.events
-            .push_back(HostEvent::Accepted(session_id(number, token)));
-        Ok(Ok(number))
-    }
-
-    fn send_accept(&mut self, board: &mut impl Board, number: u16, nonce: u64) {
-        let Some(session) = self.sessions[usize::from(number)].as_ref() else {
-            return;
-        };
-        let accept = Accept {
-            nonce,
-            version: VERSION,
-            slots: session.slots,
-            session: number,
-            token: session.token,
-            credits: session.credits,
-            packet_bytes: session.packet_bytes,
-            message_bytes_max: self.config.message_bytes_max(session.packet_bytes) as u32,
-            marks: MarkUse::Unread,
-            fallback: PacketFallback::Off,
-        };
-        let packet = control(
-            Kind::Accept,
-            session.remote_number,
-            session.remote_token,
-            &accept.encode(),
-        );
-        let remote = session.remote;
-        self.send_raw(board, remote, packet);
     }
 
     fn accepted(&mut self, board: &mut impl Board, number: u16, accept: &Accept) -> Result<(), HostError> {

@@ -4,15 +4,19 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
-use provost_datagram::packet::{Head, Header, Kind};
+use provost_datagram::packet::{Head, Header, Kind, Packet};
 use provost_datagram::{Checking, SessionId};
 use provost_nic::{Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, Line, registers};
-use provost_nic_host::{HostConfig, HostEvent, NicHost};
+use provost_nic_host::{HostConfig, HostEvent, NicHost, RequestTag};
 
 const PEER: u64 = 7;
 const SLOTS: u32 = 16;
 const SLOT_LINES: u32 = 8;
 const BASE: u32 = 100;
+const SESSIONS_MAX: u16 = 8;
+/// Silence after which a session may make room, and how long its number is kept.
+const IDLE_NS_MIN: u64 = 10_000_000;
+const LEAVING_NS: u64 = 1_000;
 
 /// A board without a NIC: memory, and a register that says that one is there.
 #[derive(Default)]
@@ -103,23 +107,29 @@ fn host(board: &mut EmptyBoard) -> NicHost {
         balance: Balance::Static,
         table_base: 0,
         areas: None,
-        sessions_max: 8,
+        sessions_max: SESSIONS_MAX,
         packet_bytes_max: 400,
         checking: Checking::Wire,
         timeout_ticks: 1,
         tries_max: 1,
-        handshake_timeout_ns: 1_000,
+        handshake_timeout_ns: LEAVING_NS,
+        idle_ns_min: IDLE_NS_MIN,
         secret: [1, 2],
     };
     NicHost::start(board, config).expect("a NIC answers")
 }
 
 fn open(cookie: u64, cipher: u8) -> Vec<u8> {
+    open_of(9, cookie, cipher)
+}
+
+/// An Open of the peer's session with this number.
+fn open_of(session: u16, cookie: u64, cipher: u8) -> Vec<u8> {
     let open = Open {
         versions: (VERSION, VERSION),
         selective: true,
         slots: 4,
-        session: 9,
+        session,
         token: 77,
         credits: 32,
         packet_bytes: 1472,
@@ -135,8 +145,12 @@ fn open(cookie: u64, cipher: u8) -> Vec<u8> {
 
 /// Has the host take a packet, and gives what it sends.
 fn exchange(host: &mut NicHost, board: &mut EmptyBoard, packet: &[u8]) -> Vec<Vec<u8>> {
+    exchange_at(1_000_000, host, board, packet)
+}
+
+fn exchange_at(now_ns: u64, host: &mut NicHost, board: &mut EmptyBoard, packet: &[u8]) -> Vec<Vec<u8>> {
     board.deliver(packet);
-    host.poll(board, 1_000_000).expect("commands end");
+    host.poll(board, now_ns).expect("commands end");
     board.sent()
 }
 
@@ -157,6 +171,100 @@ fn a_session_begins_only_with_the_cookie_and_a_repeated_open_gets_the_same_accep
     assert!(matches!(host.poll_event(), Some(HostEvent::Accepted(_))));
     assert_eq!(exchange(&mut host, &mut board, &open(cookie, 0)), accept);
     assert_eq!(host.poll_event(), None);
+}
+
+/// Opens the peer's session with this number: the kinds of packets that answer, by number of the peer's session.
+fn opened(now_ns: u64, host: &mut NicHost, board: &mut EmptyBoard, session: u16) -> Vec<(u8, u16)> {
+    let challenge = exchange_at(now_ns, host, board, &open_of(session, 0, 0));
+    let cookie = u64::from_le_bytes(challenge[0][24..32].try_into().unwrap());
+    let answers = exchange_at(now_ns, host, board, &open_of(session, cookie, 0));
+    let header = |packet: &Vec<u8>| Packet::parse(packet, Checking::Wire).unwrap().header;
+    let headers = answers.iter().map(header);
+    headers
+        .map(|header| (header.kind as u8, header.session))
+        .collect()
+}
+
+/// Has the NIC write a request of the session with this number, in its slot 0.
+fn request(now_ns: u64, host: &mut NicHost, board: &mut EmptyBoard, connection: u16) -> Option<RequestTag> {
+    board.deliver_head(EntryHead {
+        kind: EntryKind::Request,
+        bytes: 0,
+        connection,
+        code: 1,
+        tag: 1,
+        remote: 0,
+    });
+    host.poll(board, now_ns).unwrap();
+    match host.poll_event() {
+        Some(HostEvent::Request { request, .. }) => Some(request),
+        _ => None,
+    }
+}
+
+#[test]
+fn clients_that_say_nothing_make_room_for_others() {
+    const ACCEPT: u8 = Kind::Accept as u8;
+    const REFUSE: u8 = Kind::Refuse as u8;
+    const RESET: u8 = Kind::Reset as u8;
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let mut accepted = Vec::new();
+    for session in 0..SESSIONS_MAX {
+        assert_eq!(
+            opened(u64::from(session), &mut host, &mut board, session),
+            [(ACCEPT, session)]
+        );
+        accepted.extend(host.poll_event());
+    }
+    let HostEvent::Accepted(third) = accepted[2] else {
+        panic!("{accepted:?}");
+    };
+    // The first has a request that waits for its response, the second was answered a moment ago.
+    let waiting = request(100, &mut host, &mut board, 0).unwrap();
+    let answered = request(100, &mut host, &mut board, 1).unwrap();
+    let new = SESSIONS_MAX;
+    assert_eq!(
+        opened(IDLE_NS_MIN, &mut host, &mut board, new),
+        [(REFUSE, new)],
+        "as none is idle for so long"
+    );
+    host.respond(&mut board, answered, 0, b"");
+    board.sent();
+    let now_ns = IDLE_NS_MIN + 99;
+    assert_eq!(opened(now_ns, &mut host, &mut board, new), [(RESET, 2)]);
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(third)));
+    assert_eq!(
+        opened(now_ns, &mut host, &mut board, new),
+        [],
+        "one place is enough"
+    );
+    assert_eq!(
+        request(now_ns, &mut host, &mut board, 2),
+        None,
+        "a request of the old session"
+    );
+    let now_ns = now_ns + LEAVING_NS;
+    host.poll(&mut board, now_ns).unwrap();
+    assert_eq!(opened(now_ns, &mut host, &mut board, new), [(ACCEPT, new)]);
+    assert!(matches!(host.poll_event(), Some(HostEvent::Accepted(id)) if id != third));
+    // Those that were used least recently go first; the one that waits stays.
+    let mut gone = Vec::new();
+    let mut now_ns = 2 * IDLE_NS_MIN;
+    for session in new + 1..2 * new {
+        gone.extend(opened(now_ns, &mut host, &mut board, session));
+        now_ns += LEAVING_NS;
+        host.poll(&mut board, now_ns).unwrap();
+        opened(now_ns, &mut host, &mut board, session);
+    }
+    let resets: Vec<u16> = gone
+        .iter()
+        .filter(|(kind, _)| *kind == RESET)
+        .map(|(_, session)| *session)
+        .collect();
+    assert_eq!(resets, [3, 4, 5, 6, 7, 1, 8]);
+    host.respond(&mut board, waiting, 0, b"");
+    assert_eq!(board.sent().len(), 1);
 }
 
 #[test]
