@@ -204,6 +204,22 @@ fn a_delay_has_its_own_line_where_the_time_of_calls_is_divided() {
             "{told}"
         );
         assert!(number(&calls["in_node_us"]) >= 0.8 * DELAY_US, "{told}");
+        let of_methods = trial["methods"].as_array().unwrap();
+        let [only] = &of_methods[..] else {
+            panic!("one method waits: {told}")
+        };
+        let method = only["method"].as_str().unwrap();
+        assert!(
+            told["methods"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|made| made["method"] == method),
+            "{told}"
+        );
+        assert_eq!(only["waits_per_s"], trial["waits_per_s"]);
+        assert!(number(&only["us_per_call"]) >= 0.8 * DELAY_US, "{told}");
+        assert_eq!(idle["methods"].as_array().map(Vec::len), Some(0));
         assert_eq!(
             (number(&idle["waits_per_s"]), number(&idle["us_per_call"])),
             (0.0, 0.0)

@@ -5,6 +5,7 @@
 //! filter engines of another     ──► Verdicts                            ─┴─► VerdictLedger of an attachment ──► scrape
 //! ```
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use provost_datapath::{FieldReader, FieldWriter, RestoreError};
@@ -28,6 +29,8 @@ const HELD_NS: [Nanos; HELD_SECONDS.len()] = {
     }
     out
 };
+/// Methods whose waits are told apart on one runtime, at most. Those of others count for the policy as a whole alone.
+const METHODS_MAX: usize = 1024;
 const NANOS_PER_SECOND: f64 = 1e9;
 /// Numbers of one group that any version saves, at most.
 const GROUP_MAX: usize = 256;
@@ -58,6 +61,9 @@ pub struct Verdicts {
     denied: [Tally; Code::ALL.len()],
     held_times: [Tally; HELD_NS.len() + 1],
     held_ns: Tally,
+    /// Waits that are over, by path of the method. The runtime's thread takes the lock once a call has waited, which has taken
+    /// far longer; the control plane takes it to copy the table.
+    by_method: Mutex<HashMap<Arc<str>, HeldTime>>,
 }
 
 impl Verdicts {
@@ -87,10 +93,21 @@ impl Verdicts {
         self.held.add(1);
     }
 
-    /// A step that waited for so long went on, or its call ended.
-    pub(crate) fn waited(&self, time: Nanos) {
+    /// A step of a call of this method that waited for so long went on, or its call ended.
+    pub(crate) fn waited(&self, method: Option<&Arc<str>>, time: Nanos) {
         self.held_times[HELD_NS.partition_point(|bound| *bound < time)].add(1);
         self.held_ns.add(time);
+        let Some(method) = method else { return };
+        // Whoever panicked with the lock has left nothing half done.
+        let mut by_method = self.by_method.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_method.len() >= METHODS_MAX && !by_method.contains_key(method) {
+            return;
+        }
+        let so_far = by_method.entry(Arc::clone(method)).or_default();
+        *so_far = so_far.and(HeldTime {
+            waits: 1,
+            held_ns: time,
+        });
     }
 
     /// A call was ended.
@@ -117,14 +134,18 @@ impl HeldTime {
             held_ns: self.held_ns.saturating_sub(earlier.held_ns),
         }
     }
+
+    fn and(self, more: HeldTime) -> HeldTime {
+        HeldTime {
+            waits: self.waits + more.waits,
+            held_ns: self.held_ns + more.held_ns,
+        }
+    }
 }
 
 impl std::iter::Sum for HeldTime {
     fn sum<I: Iterator<Item = HeldTime>>(times: I) -> HeldTime {
-        times.fold(HeldTime::default(), |sum, more| HeldTime {
-            waits: sum.waits + more.waits,
-            held_ns: sum.held_ns + more.held_ns,
-        })
+        times.fold(HeldTime::default(), HeldTime::and)
     }
 }
 
@@ -181,6 +202,21 @@ impl VerdictLedger {
             waits: sum.held_times.iter().map(Tally::get).sum(),
             held_ns: sum.held_ns.get(),
         }
+    }
+
+    /// The same by path of the method, since this process counts.
+    #[must_use]
+    pub fn held_by_method(&self) -> BTreeMap<Arc<str>, HeldTime> {
+        let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: BTreeMap<Arc<str>, HeldTime> = BTreeMap::new();
+        for (_, one) in runtimes.iter() {
+            let by_method = one.by_method.lock().unwrap_or_else(PoisonError::into_inner);
+            for (method, held) in by_method.iter() {
+                let sum = sums.entry(Arc::clone(method)).or_default();
+                *sum = sum.and(*held);
+            }
+        }
+        sums
     }
 
     /// Reports it.
@@ -286,11 +322,35 @@ mod tests {
         let ledger = VerdictLedger::default();
         ledger.of_runtime(0).held();
         assert_eq!(ledger.held_time(), HeldTime::default());
-        ledger.of_runtime(0).waited(3_000);
+        ledger.of_runtime(0).waited(None, 3_000);
         let earlier = ledger.held_time();
-        ledger.of_runtime(1).waited(40_000_000_000);
+        ledger.of_runtime(1).waited(None, 40_000_000_000);
         let since = ledger.held_time().since(earlier);
         assert_eq!((since.waits, since.held_ns), (1, 40_000_000_000));
+    }
+
+    #[test]
+    fn waits_of_methods_are_told_apart_up_to_a_bound() {
+        let ledger = VerdictLedger::default();
+        let paths: Vec<Arc<str>> = (0..=METHODS_MAX)
+            .map(|at| format!("/kv.Kv/{at}").into())
+            .collect();
+        for path in &paths {
+            ledger.of_runtime(0).waited(Some(path), 1_000);
+        }
+        ledger.of_runtime(0).waited(Some(&paths[0]), 2_000);
+        ledger.of_runtime(1).waited(Some(&paths[0]), 4_000);
+        let by_method = ledger.held_by_method();
+        assert_eq!(by_method.len(), METHODS_MAX);
+        assert_eq!(
+            by_method[&paths[0]],
+            HeldTime {
+                waits: 3,
+                held_ns: 7_000
+            }
+        );
+        assert!(!by_method.contains_key(&paths[METHODS_MAX]));
+        assert_eq!(ledger.held_time().waits, METHODS_MAX as u64 + 3);
     }
 
     #[test]
@@ -300,7 +360,7 @@ mod tests {
             let verdicts = before.of_runtime(runtime);
             verdicts.passed();
             verdicts.held();
-            verdicts.waited(3_000_000);
+            verdicts.waited(None, 3_000_000);
             verdicts.denied(Code::PermissionDenied);
         }
         let mut saved = FieldWriter::new();

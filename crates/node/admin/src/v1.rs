@@ -813,6 +813,21 @@ pub struct PolicyWaits {
     /// What such a wait took, on average; 0 without one.
     #[prost(double, tag = "4")]
     pub wait_us_mean: f64,
+    /// The same by method, of those of whose calls one waited in the interval. Of 1,024 methods on each runtime, at most.
+    #[prost(message, repeated, tag = "5")]
+    pub methods: ::prost::alloc::vec::Vec<MethodWaits>,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MethodWaits {
+    /// Such as /kv.Kv/Get.
+    #[prost(string, tag = "1")]
+    pub method: ::prost::alloc::string::String,
+    #[prost(double, tag = "2")]
+    pub waits_per_s: f64,
+    #[prost(double, tag = "3")]
+    pub wait_us_mean: f64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

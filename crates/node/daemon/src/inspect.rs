@@ -1,6 +1,6 @@
 //! What the node is doing, for operators: datapaths with their engines, policies with where they are, kinds of engines.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use provost_datapath::{EngineDescription, Packets};
@@ -198,13 +198,31 @@ fn calls_judged(entry: &Entry) -> Option<u64> {
     (!ledgers.is_empty()).then(|| judged.sum())
 }
 
-/// How long the policies that judge calls have kept them waiting, by their names and kinds, in order.
-pub(crate) fn held_times(plane: &ControlPlane) -> Vec<(Arc<str>, &'static str, HeldTime)> {
+/// How long one policy has kept calls waiting.
+pub(crate) struct PolicyHeld {
+    pub(crate) name: Arc<str>,
+    pub(crate) kind: &'static str,
+    pub(crate) all: HeldTime,
+    /// By path of the method.
+    pub(crate) methods: BTreeMap<Arc<str>, HeldTime>,
+}
+
+/// How long the policies that judge calls have kept them waiting, in order.
+pub(crate) fn held_times(plane: &ControlPlane) -> Vec<PolicyHeld> {
     let table = plane.policies.table();
     let of_entry = |entry: &Entry| {
         let ledgers = ledgers(entry);
-        let held = ledgers.iter().map(|ledger| ledger.held_time()).sum();
-        (!ledgers.is_empty()).then(|| (Arc::clone(&entry.live.name), entry.live.kind.name(), held))
+        let mut methods: BTreeMap<Arc<str>, HeldTime> = BTreeMap::new();
+        for (method, held) in ledgers.iter().flat_map(|ledger| ledger.held_by_method()) {
+            let so_far = methods.entry(method).or_default();
+            *so_far = [*so_far, held].into_iter().sum();
+        }
+        (!ledgers.is_empty()).then(|| PolicyHeld {
+            name: Arc::clone(&entry.live.name),
+            kind: entry.live.kind.name(),
+            all: ledgers.iter().map(|ledger| ledger.held_time()).sum(),
+            methods,
+        })
     };
     table.entries.iter().filter_map(of_entry).collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
-use provost_admin::v1::{MethodStats, PolicyWaits, Snapshot, WatchRequest};
+use provost_admin::v1::{MethodStats, MethodWaits, PolicyWaits, Snapshot, WatchRequest};
 use serde::Serialize;
 
 use provost_terminal::admin::{Node, Target, seconds};
@@ -20,7 +20,7 @@ hop to it) and the rest (both nodes and the wire); without it, only the whole an
 includes policies: it is the 99th percentile of the time from taking a step of a call until it was handed on, and so no part
 of a sum. Then node by node, as means of all calls that end there: how long each policy kept calls waiting, and the rest of their
 time in the node (queues, other work of the thread, and what policies take to judge). A call between two apps of one node ends there
-twice. Each node that is asked needs a policy of the kind metrics.
+twice. Under a policy stand the methods whose calls it kept waiting, as means of the calls of that method. Each node that is asked needs a policy of the kind metrics.
 
 Examples:
   provost policy attach --kind metrics
@@ -92,6 +92,39 @@ struct PolicyTime {
     waits_per_s: f64,
     us_per_wait: f64,
     us_per_call: f64,
+    /// The same of the methods that it kept waiting.
+    methods: Vec<MethodWait>,
+}
+
+/// How long one policy keeps the calls of one method waiting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct MethodWait {
+    /// Its service and name, such as `kv.Kv/Get`.
+    method: String,
+    waits_per_s: f64,
+    us_per_wait: f64,
+    /// `None` where no policy counts the method's calls, or none of them ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_per_call: Option<f64>,
+}
+
+impl MethodWait {
+    fn of(waits: &MethodWaits, snapshot: &Snapshot) -> MethodWait {
+        let method = waits.method.trim_start_matches('/').to_owned();
+        let is_meant = |stats: &&MethodStats| format!("{}/{}", stats.service, stats.method) == method;
+        let rate: f64 = snapshot
+            .methods
+            .iter()
+            .filter(is_meant)
+            .map(|stats| stats.rate)
+            .sum();
+        MethodWait {
+            waits_per_s: waits.waits_per_s,
+            us_per_wait: waits.wait_us_mean,
+            us_per_call: (rate > 0.0).then(|| waits.waits_per_s * waits.wait_us_mean / rate),
+            method,
+        }
+    }
 }
 
 impl NodeTime {
@@ -107,6 +140,11 @@ impl NodeTime {
             waits_per_s: waits.waits_per_s,
             us_per_wait: waits.wait_us_mean,
             us_per_call: per_call(waits.waits_per_s * waits.wait_us_mean),
+            methods: waits
+                .methods
+                .iter()
+                .map(|waits| MethodWait::of(waits, snapshot))
+                .collect(),
         };
         let policies: Vec<PolicyTime> = snapshot.policies.iter().map(policy).collect();
         let held_us: f64 = policies.iter().map(|policy| policy.us_per_call).sum();
@@ -234,6 +272,17 @@ fn draw_nodes(nodes: &[NodeTime], canvas: Canvas) -> String {
                 format!("{:.1}", policy.us_per_wait).into(),
                 format!("{:.1}", policy.us_per_call).into(),
             ]);
+            for wait in &policy.methods {
+                table.row([
+                    node.node.into(),
+                    format!("  {}", clean(&wait.method)).into(),
+                    format!("{:.0}", wait.waits_per_s).into(),
+                    format!("{:.1}", wait.us_per_wait).into(),
+                    wait.us_per_call
+                        .map_or("-".to_owned(), |us| format!("{us:.1}"))
+                        .into(),
+                ]);
+            }
         }
         let rest = format!("{:.1}", node.queueing_us);
         table.row([
@@ -325,8 +374,18 @@ mod tests {
             kind: "fault".into(),
             waits_per_s,
             wait_us_mean,
+            methods: Vec::new(),
         };
         snapshot.policies = vec![waits("trial", 5.0, 600.0), waits("idle", 0.0, 0.0)];
+        let of_method = |method: &str, waits_per_s, wait_us_mean| MethodWaits {
+            method: method.into(),
+            waits_per_s,
+            wait_us_mean,
+        };
+        snapshot.policies[0].methods = vec![
+            of_method("/kv.Kv/Get", 4.0, 500.0),
+            of_method("/kv.Kv/Nobody", 1.0, 1000.0),
+        ];
         let node = NodeTime::of("client", &snapshot);
         // 20 calls a second with 5 waits of 600 µs: 150 of the 250 µs that a call is in the node on average.
         assert_eq!(
@@ -335,6 +394,17 @@ mod tests {
         );
         let held: Vec<f64> = node.policies.iter().map(|policy| policy.us_per_call).collect();
         assert_eq!(held, [150.0, 0.0]);
+        // Of 10 calls of Get a second 4 waited 500 µs. Nobody counts the other method's calls.
+        let by_method: Vec<(&str, Option<f64>)> = node.policies[0]
+            .methods
+            .iter()
+            .map(|wait| (&*wait.method, wait.us_per_call))
+            .collect();
+        assert_eq!(by_method, [("kv.Kv/Get", Some(200.0)), ("kv.Kv/Nobody", None)]);
+        let drawn = draw_nodes(&[node], Canvas::of_stdout());
+        let line = drawn.lines().find(|line| line.contains("kv.Kv/Get")).unwrap();
+        let figures: Vec<&str> = line.split_whitespace().skip(2).collect();
+        assert_eq!(figures, ["4", "500.0", "200.0"]);
         assert_eq!(NodeTime::of("server", &Snapshot::default()).queueing_us, 0.0);
     }
 }

@@ -450,7 +450,7 @@ impl<F: Filter> FilterEngine<F> {
     ) -> StepOutcome {
         if passes(&verdict, &step) {
             if let Some(since) = held_since {
-                self.waited(since, context.now);
+                self.waited(step.method, since, context.now);
             }
             if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
                 self.end_call(&step, self.direction(queue_direction), context.now);
@@ -466,7 +466,7 @@ impl<F: Filter> FilterEngine<F> {
             }
             Verdict::Deny(denial) => {
                 if let Some(since) = held_since {
-                    self.waited(since, context.now);
+                    self.waited(step.method, since, context.now);
                 }
                 self.deny(queue_direction, step, &denial, DeniedBy::Filter, ports, context);
                 StepOutcome::Denied
@@ -546,12 +546,14 @@ impl<F: Filter> FilterEngine<F> {
         verdict
     }
 
-    /// What was held goes on, or its call has ended.
-    fn waited(&self, since: Nanos, now: Nanos) {
-        self.parts
-            .datapath_context
-            .verdicts
-            .waited(now.saturating_sub(since));
+    /// What was held of a call of this method goes on, or its call has ended.
+    fn waited(&self, method: u16, since: Nanos, now: Nanos) {
+        let datapath = &self.parts.datapath_context;
+        let path = datapath
+            .methods
+            .get(usize::from(method))
+            .map(|method| &method.path);
+        datapath.verdicts.waited(path, now.saturating_sub(since));
     }
 
     fn direction(&self, queue_direction: QueueDirection) -> Direction {

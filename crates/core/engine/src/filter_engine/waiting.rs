@@ -157,7 +157,7 @@ impl<F: Filter> FilterEngine<F> {
             }
             let Some(held) = held.remove(call) else { continue };
             if let Some(since) = held.wait.since() {
-                self.waited(since, context.now);
+                self.waited(held.first.method, since, context.now);
             }
             if from == queue_direction && held.first.parts.contains(Parts::BEGIN) {
                 begun = CallBeginning::No;

@@ -1,6 +1,7 @@
 //! What goes on: sampled calls as they come, and what is counted by app, service and method.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use provost_admin::v1;
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::inspect;
+use crate::inspect::{self, PolicyHeld};
 use crate::observe;
 use crate::policies::{LivePolicy, matches, matches_method};
 
@@ -153,10 +154,11 @@ pub(crate) async fn watch(
         0 => INTERVAL_MS,
         asked => asked.clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX),
     };
-    let (mut before, mut held_before, mut at) = (counted(desk), held(desk), Instant::now());
+    let (mut before, mut held_before, mut at) =
+        (counted(desk), inspect::held_times(&desk.plane), Instant::now());
     loop {
         tokio::time::sleep(Duration::from_millis(interval_ms.into())).await;
-        let (now, held_now, read_at) = (counted(desk), held(desk), Instant::now());
+        let (now, held_now, read_at) = (counted(desk), inspect::held_times(&desk.plane), Instant::now());
         let interval_s = read_at.duration_since(at).as_secs_f64();
         let none = MethodCalls::default();
         let stats = now.iter().map(|(key, calls)| {
@@ -222,25 +224,32 @@ fn calls_in_flight(desk: &Desk) -> u64 {
     runtimes.map(|runtime| runtime.traffic().calls_under_way).sum()
 }
 
-/// For how long policies have kept calls waiting, by name and kind, in their order.
-type HeldTimes = Vec<((String, &'static str), HeldTime)>;
-
-fn held(desk: &Desk) -> HeldTimes {
-    let times = inspect::held_times(&desk.plane).into_iter();
-    times
-        .map(|(name, kind, held)| ((name.to_string(), kind), held))
-        .collect()
-}
-
-fn waits(now: &HeldTimes, before: &HeldTimes, interval_s: f64) -> Vec<v1::PolicyWaits> {
-    let of_policy = |(key, held): &((String, &'static str), HeldTime)| {
-        let earlier = before.iter().find(|(earlier, _)| earlier == key);
-        let since = held.since(earlier.map_or(HeldTime::default(), |(_, held)| *held));
+/// What came in an interval since an earlier look.
+fn waits(now: &[PolicyHeld], before: &[PolicyHeld], interval_s: f64) -> Vec<v1::PolicyWaits> {
+    let per_second = |held: HeldTime| held.waits as f64 / interval_s.max(f64::EPSILON);
+    let mean_us = |held: HeldTime| held.held_ns as f64 / 1e3 / held.waits.max(1) as f64;
+    let of_policy = |held: &PolicyHeld| {
+        let earlier = before
+            .iter()
+            .find(|earlier| (&earlier.name, earlier.kind) == (&held.name, held.kind));
+        let since = held
+            .all
+            .since(earlier.map_or(HeldTime::default(), |earlier| earlier.all));
+        let of_method = |(method, all): (&Arc<str>, &HeldTime)| {
+            let earlier = earlier.and_then(|earlier| earlier.methods.get(method));
+            let since = all.since(earlier.copied().unwrap_or_default());
+            (since.waits > 0).then(|| v1::MethodWaits {
+                method: method.to_string(),
+                waits_per_s: per_second(since),
+                wait_us_mean: mean_us(since),
+            })
+        };
         v1::PolicyWaits {
-            policy: key.0.clone(),
-            kind: key.1.to_owned(),
-            waits_per_s: since.waits as f64 / interval_s.max(f64::EPSILON),
-            wait_us_mean: since.held_ns as f64 / 1e3 / since.waits.max(1) as f64,
+            policy: held.name.to_string(),
+            kind: held.kind.to_owned(),
+            waits_per_s: per_second(since),
+            wait_us_mean: mean_us(since),
+            methods: held.methods.iter().filter_map(of_method).collect(),
         }
     };
     now.iter().map(of_policy).collect()
