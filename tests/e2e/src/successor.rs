@@ -140,8 +140,8 @@ impl Old<'_> {
     }
 
     fn ready(&self, format: u8) -> Result<(), String> {
-        // It says that it goes on with gRPC clients, so that they are among what it is given.
-        self.letter(READY, &[0x0a, 1, b'x', 0x10, format, 0x18, 1])
+        // It says that it goes on with gRPC clients and calls of other nodes, so that they are among what it is given.
+        self.letter(READY, &[0x0a, 1, b'x', 0x10, format, 0x18, 1, 0x28, 1])
     }
 
     /// Waits for a letter with this field.

@@ -216,8 +216,7 @@ impl ChangesSetting {
             _ => &mut self.back,
         };
         match random.below(20) {
-            // The second node's successor does not go on with streams of the first (docs/grpc.md): they have two seconds.
-            0..2 => self.front.replace(random),
+            0..2 => governed.replace(random),
             2..5 => self.migrate(random),
             5..7 if self.transport == "tcp" => ChangesSetting::upgrade_transport(governed, random),
             _ => governed.change_policies(format!("p{number}"), random),

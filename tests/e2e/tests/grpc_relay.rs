@@ -8,13 +8,13 @@ mod tonic_probe;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use grpc_client::{
-    EchoMessage, GrpcProbe, HoldReply, HoldRequest, PourRequest, place, run, spawn, tcp_listener,
-};
+use grpc_client::traffic::SteadyTraffic;
+use grpc_client::{GrpcProbe, HoldReply, HoldRequest, PourRequest, place, run, spawn, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Ask, Echo, Fill, Hold, Metadatum, Pour, Reading, StatusParts};
+use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::Code;
@@ -22,6 +22,8 @@ use tonic_probe::TonicServer;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
+/// How often each node is replaced.
+const REPLACEMENTS: usize = 2;
 const EXPORTED: &str = "export = true\napp = \"front\"\n";
 
 /// Node a, which clients call, node b, and a tonic server that b reaches.
@@ -352,57 +354,38 @@ fn what_a_client_does_not_read_is_bounded_at_both_nodes() {
     });
 }
 
-/// Calls until it is told to end; how many ended well, and what the others ended with.
-async fn call_on(probe: GrpcProbe, over: Arc<AtomicBool>, made: Arc<AtomicU64>) -> Vec<tonic::Status> {
-    let mut failures = Vec::new();
-    while !over.load(Ordering::Relaxed) {
-        let message = EchoMessage {
-            text: "on".to_owned(),
-            ..EchoMessage::default()
-        };
-        match probe.unary::<_, EchoMessage>("Echo", message).await {
-            Ok(_) => drop(made.fetch_add(1, Ordering::Relaxed)),
-            Err(status) => failures.push(status),
-        }
+/// Hot restarts of each node in turn, and some that fail.
+fn replaced_in_turn(transport: &str) {
+    let mut setting = RelaySetting::over(transport);
+    let traffic = SteadyTraffic::begin(&setting.probe(), "relayed");
+    for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+        setting.b.set_faulty_successor(fault);
+        println!("{}", setting.b.try_replace().expect_err("it fails"));
+        traffic.go_on();
     }
-    failures
+    setting.b.set_successor(None);
+    for _ in 0..REPLACEMENTS {
+        println!("b: {:?}", setting.b.replace());
+        traffic.go_on();
+        println!("a: {:?}", setting.a.replace());
+        traffic.go_on();
+    }
+    let apps = setting.b.operate(&["apps"]);
+    assert_eq!(apps.matches("node at 127.0.0.1").count(), 1, "{apps}");
+    traffic.end();
+    let log = setting.a.program.log();
+    let connected = log.matches("agreed with a peer").count();
+    assert_eq!(connected, 1, "the first node has connected again: {log}");
 }
 
 #[test]
-fn calls_go_on_through_hot_restarts_of_the_second_node() {
-    tested(|| {
-        let mut setting = RelaySetting::over("tcp");
-        let probe = setting.probe();
-        run(probe.echo("begin")).unwrap();
-        let (over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let callers: Vec<_> = (0..4)
-            .map(|_| spawn(call_on(probe.clone(), Arc::clone(&over), Arc::clone(&made))))
-            .collect();
-        // A call that does not end in time ends with the old process.
-        let slow = probe.clone();
-        let slow = spawn(async move { slow.unary::<_, HoldReply>("Hold", held("slow", 600_000)).await });
-        for _ in 0..2 {
-            let before = made.load(Ordering::Relaxed);
-            eventually("calls are made", WAIT_MAX, || {
-                made.load(Ordering::Relaxed) > before + 20
-            });
-            setting.b.replace();
-        }
-        let before = made.load(Ordering::Relaxed);
-        eventually("calls go on", WAIT_MAX, || {
-            made.load(Ordering::Relaxed) > before + 20
-        });
-        over.store(true, Ordering::Relaxed);
-        for caller in callers {
-            let failures = run(caller).unwrap();
-            // Each caller has one call at a time, and the one that begins as the connection goes away may not be carried out.
-            assert!(failures.len() <= 2, "{failures:?}");
-            let is_gone = |status: &tonic::Status| status.code() == Code::Unavailable;
-            assert!(failures.iter().all(is_gone), "{failures:?}");
-        }
-        let slow = run(slow).unwrap().unwrap_err();
-        assert_eq!(slow.code(), Code::Unavailable, "{slow:?}");
-    });
+fn hot_restarts_of_either_node_keep_calls_and_streams_over_tcp() {
+    tested(|| replaced_in_turn("tcp"));
+}
+
+#[test]
+fn hot_restarts_of_either_node_keep_calls_and_streams_over_datagrams() {
+    tested(|| replaced_in_turn("datagram"));
 }
 
 #[test]

@@ -8,15 +8,12 @@ mod stream_limits {
     pub(crate) mod proxy;
 }
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use grpc_client::{
-    DripMessage, GrpcProbe, HoldReply, HoldRequest, PourRequest, place, run, spawn, tcp_listener,
-};
+use grpc_client::{DripMessage, GrpcProbe, HoldReply, HoldRequest, PourRequest, place, routed, run, spawn};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Ask, Echo};
-use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
+use provost_e2e::{Node, World, built, eventually, watched};
 use stream_limits::proxy::LimitingProxy;
 use tokio::task::JoinHandle;
 use tonic::{Code, Request, Status};
@@ -46,26 +43,16 @@ struct LimitedSetting {
     _server: TonicServer,
 }
 
-fn options(transport: &str, endpoint: SocketAddr, more: &str) -> NodeOptions {
-    let route = format!(
-        "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
-    );
-    NodeOptions {
-        tables: tcp_listener("web", "web") + &route,
-        ..NodeOptions::default()
-    }
-}
-
 impl LimitedSetting {
     fn new(between: NodesBetween, streams_max: u32) -> LimitedSetting {
         let server = TonicServer::start();
         let proxy = LimitingProxy::to(server.address, streams_max);
         let mut world = World::new(ROLE);
         let more = "export = true\napp = \"front\"\n";
-        let mut front = world.node("one", &options("grpc", proxy.address(), more));
+        let mut front = world.node("one", &routed("grpc", proxy.address(), more));
         let mut back = None;
         if between == NodesBetween::Two {
-            let before = world.node("before", &options("tcp", front.address, ""));
+            let before = world.node("before", &routed("tcp", front.address, ""));
             back = Some(std::mem::replace(&mut front, before));
         }
         for node in std::iter::once(&front).chain(&back) {

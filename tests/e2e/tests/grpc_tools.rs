@@ -7,15 +7,15 @@ mod tonic_probe;
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use grpc_client::{GrpcProbe, HoldRequest, place, run, tcp_listener};
+use grpc_client::{GrpcProbe, HoldRequest, place, routed, run};
 use prost::Message as _;
-use provost_e2e::{Node, NodeOptions, World, built, watched};
+use provost_e2e::{Node, World, built, watched};
 use serde_json::Value;
 use tonic_probe::TonicServer;
 
@@ -65,23 +65,13 @@ struct ToolSetting {
     _server: TonicServer,
 }
 
-fn options(transport: &str, endpoint: SocketAddr, more: &str) -> NodeOptions {
-    let route = format!(
-        "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
-    );
-    NodeOptions {
-        tables: tcp_listener("web", "web") + &route,
-        ..NodeOptions::default()
-    }
-}
-
 impl ToolSetting {
     fn new() -> ToolSetting {
         let server = TonicServer::start();
         let mut world = World::new(ROLE);
-        let exported = options("grpc", server.address, "export = true\napp = \"front\"\n");
+        let exported = routed("grpc", server.address, "export = true\napp = \"front\"\n");
         let one = world.node("one", &exported);
-        let two = world.node("two", &options("tcp", one.address, ""));
+        let two = world.node("two", &routed("tcp", one.address, ""));
         for node in [&one, &two] {
             node.operate(&["schema", "prefetch", PROTO]);
         }
@@ -244,7 +234,7 @@ fn grpc_health_probe_is_told_whether_a_node_serves() {
         // Nobody listens there.
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut world = World::new(ROLE);
-        let node = world.node("alone", &options("grpc", nobody, ""));
+        let node = world.node("alone", &routed("grpc", nobody, ""));
         node.operate(&["schema", "prefetch", PROTO]);
         run(GrpcProbe::at(&place(&node, "web")).echo("a")).unwrap_err();
         let (code, said) = asked(&address_of(&node), "probe.Probe");

@@ -72,8 +72,11 @@ impl PrivateHeap {
         Some(heap)
     }
 
-    /// The block that the state of an engine names.
-    pub(crate) fn claim(&mut self, saved: &ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+    /// The block that a state names.
+    ///
+    /// # Errors
+    /// It was not saved, or is named twice.
+    pub fn claim(&mut self, saved: &ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         let (at, bytes) = (saved.at, saved.bytes);
         if self.live(at).is_some_and(|block| block.len() == bytes as usize) && self.unclaimed.remove(&at) {
             return Ok(ReceivedBlock { at, bytes });
@@ -81,8 +84,8 @@ impl PrivateHeap {
         Err(NotSaved::Block { at })
     }
 
-    /// Frees the blocks that no engine has claimed.
-    pub(crate) fn end_claims(&mut self) {
+    /// Frees the blocks that nothing has claimed.
+    pub fn end_claims(&mut self) {
         for at in std::mem::take(&mut self.unclaimed) {
             let bytes = self.live(at).map_or(0, |block| block.len() as u32);
             self.take(&ReceivedBlock { at, bytes });

@@ -553,7 +553,8 @@ impl SavedField for NodeCallPhase {
 }
 
 impl PrivateHeap {
-    fn save(&self, named: &[(ReceivedBlock, BlockContent)], out: &mut FieldWriter) {
+    /// Appends the blocks that states name, which stay as they are.
+    pub fn save(&self, named: &[(ReceivedBlock, BlockContent)], out: &mut FieldWriter) {
         out.count(named.len());
         for (block, content) in named {
             out.u32(block.at);
@@ -567,7 +568,11 @@ impl PrivateHeap {
         }
     }
 
-    fn restore(fields: &mut FieldReader<'_>, bytes_max: u64) -> Result<PrivateHeap, RestoreError> {
+    /// A heap of so many bytes with the blocks that [`PrivateHeap::save`] appended, each to be claimed.
+    ///
+    /// # Errors
+    /// Two have one place, or they have no room.
+    pub fn restore(fields: &mut FieldReader<'_>, bytes_max: u64) -> Result<PrivateHeap, RestoreError> {
         let mut blocks = Vec::new();
         for _ in 0..fields.count(ITEMS_MAX)? {
             blocks.push(SavedBlock {

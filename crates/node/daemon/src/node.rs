@@ -29,9 +29,9 @@ use crate::connections::ConnectionRegistry;
 use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
-use crate::grpc::{GrpcAccess, NotListening, ResumedClient};
+use crate::grpc::{GrpcAccess, NotListening};
 use crate::grpc_certificates::GrpcTlsError;
-use crate::hot_restart::{self, Predecessor, PredecessorError};
+use crate::hot_restart::{self, Predecessor, PredecessorError, ResumedCallers};
 use crate::live_change::LiveChanges;
 use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::observe::ObserveError;
@@ -524,7 +524,7 @@ struct StartedNode {
     listeners: Listeners,
     unattached: Vec<PacketSocket>,
     resumed: Vec<Rc<AttachedApp>>,
-    clients: Vec<ResumedClient>,
+    callers: ResumedCallers,
 }
 
 /// What lets apps, peers and operators in.
@@ -543,7 +543,7 @@ impl ServingTasks {
             listeners,
             unattached,
             resumed,
-            clients,
+            callers,
         } = begun;
         let config = &plane.config.started;
         let path = config.admin.policies_file_beside(&config.control.socket);
@@ -568,8 +568,7 @@ impl ServingTasks {
         let peers =
             peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.relays), peers)));
         plane.grpc.serve(listeners.grpc);
-        let grpc = Rc::clone(&plane.grpc);
-        tokio::task::spawn_local(async move { grpc.resume(clients).await });
+        callers.resume(&plane);
         let admin = listeners.admin.map(|socket| admin::serve(plane.clone(), socket));
         let http = listeners.http.map(|listener| {
             tracing::info!(address = %listener.address(), "serving metrics and health");
@@ -720,7 +719,7 @@ fn start(
         listeners,
         unattached: Vec::new(),
         resumed: Vec::new(),
-        clients: Vec::new(),
+        callers: ResumedCallers::default(),
     };
     Ok((begun, events))
 }
@@ -769,7 +768,7 @@ async fn succeed(
         listeners,
         unattached: taken.restored.unattached,
         resumed: taken.restored.resumed,
-        clients: taken.restored.clients,
+        callers: taken.restored.callers,
     };
     Ok((begun, events))
 }

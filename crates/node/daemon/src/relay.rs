@@ -10,7 +10,7 @@
 //! connection. The server is reached when the first call comes, and again when its connection has ended.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use provost_frontend_grpc::{KnownMethods, ServiceBinding, ServiceRefusal};
 use provost_runtime::{CallerEnding, NewCaller, RelayPort, RelayPortParts, ServiceAnswer};
 use provost_shm::{Memfd, ShmError, now_ns};
 use provost_wire::Code;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::access::UNKNOWN_USER;
@@ -32,12 +32,17 @@ use crate::app_registry::AttachedApp;
 use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::connect::Connector;
 use crate::connections::OpenConnection;
+use crate::grpc::attached;
 use crate::log::{self, EventSubject};
 use crate::refusal::Refusal;
 use crate::runtime::{AppId, ConnectionId, RuntimeCommand};
 use crate::schemas::BoundSchema;
 use crate::services::Offer;
 use crate::transport::EstablishedPeer;
+
+mod carried;
+
+pub(crate) use carried::{CarriedRelay, RelayOrigin, RestoredRelay};
 
 /// How long relays whose calls were ended may take to be gone.
 const LEAVING_WAIT: Duration = Duration::from_millis(500);
@@ -59,6 +64,8 @@ pub(crate) struct NodeRelay {
     /// The connection that it serves.
     serves: ConnectionId,
     peer: String,
+    /// Longest message that the other node takes, in bytes.
+    message_bytes_max: u32,
 }
 
 impl NodeRelay {
@@ -94,13 +101,17 @@ impl RelayAccess {
     ) -> Result<(), Refusal> {
         let app = self.admit(&offer.schema.service, &established)?;
         let permit = self.connector.permit(&app)?;
+        let own = self.connector.services.limits();
         let relay = Rc::new(NodeRelay {
             app: Rc::clone(&app),
             schema: Arc::clone(&offer.schema),
             serves: id,
             peer: established.address.to_string(),
+            message_bytes_max: own
+                .message_bytes_max
+                .min(established.peer_limits.message_bytes_max),
         });
-        self.attach(&relay, &established).await?;
+        self.attach(&relay).await?;
         let (endpoint, schema) = (&app.endpoint, &offer.schema);
         let opening = self
             .connector
@@ -127,54 +138,65 @@ impl RelayAccess {
             admission::check_attachments(&self.connector.config, apps, &table)?;
             connections.set_bound(table.connections);
         }
-        let credentials = process.credentials.clone();
+        let endpoint = self.endpoint(apps.new_id(), name, &process, compressed_for(established));
+        Ok(Rc::new(attached(endpoint, process, connections)))
+    }
+
+    /// The end of connections that a relay has.
+    fn endpoint(
+        &self,
+        id: AppId,
+        name: &str,
+        process: &AppProcess,
+        compressed: CompressedMessages,
+    ) -> AppEndpoint {
+        let (apps, credentials) = (&self.connector.apps, &process.credentials);
         let identity = AppIdentity {
-            id: apps.new_id(),
+            id,
             name: name.into(),
             pid: credentials.pid,
             uid: credentials.uid,
             gid: credentials.gid,
             user: apps.name_of_user(credentials.uid),
-            workload: self.connector.callers.workload(&live, name),
+            workload: self
+                .connector
+                .callers
+                .workload(&self.connector.config.live(), name),
         };
-        Ok(Rc::new(AttachedApp {
-            endpoint: AppEndpoint {
-                runtime: self.connector.runtimes.place(name),
-                send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
-                judging: JudgedConnections::ThoseItServes,
-                form: BodyForm::Protobuf,
-                compressed: compressed_for(established),
-                // Who the other node has proved to be is known of its connection.
-                proved: "".into(),
-                identity: Arc::new(identity),
-            },
-            control: None,
-            requests: RefCell::new(BTreeMap::new()),
-            takes_regions: false,
-            process,
-            connections,
-            destination: None,
-            given_up: Notify::new(),
-            gone: watch::Sender::new(false),
-        }))
+        AppEndpoint {
+            runtime: self.connector.runtimes.place(name),
+            send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
+            judging: JudgedConnections::ThoseItServes,
+            form: BodyForm::Protobuf,
+            compressed,
+            // Who the other node has proved to be is known of its connection.
+            proved: "".into(),
+            identity: Arc::new(identity),
+        }
     }
 
-    /// Gives a relay's port to its runtime.
-    async fn attach(&self, relay: &Rc<NodeRelay>, established: &EstablishedPeer) -> Result<(), Refusal> {
-        let (app, schema) = (&relay.app, &relay.schema);
-        let live = self.connector.config.live();
+    /// What the port of a relay is made of.
+    fn port_parts(
+        &self,
+        endpoint: &AppEndpoint,
+        schema: &BoundSchema,
+        message_bytes_max: u32,
+    ) -> RelayPortParts {
         let methods = schema.schema.service(&schema.service);
-        let own = self.connector.services.limits();
-        let parts = RelayPortParts {
+        RelayPortParts {
             service: schema.service.clone(),
             tables: Arc::clone(&schema.tables),
             methods: methods.map_or_else(|| Arc::from([]), MethodShape::of_service),
-            message_bytes_max: own
-                .message_bytes_max
-                .min(established.peer_limits.message_bytes_max),
-            share: Arc::clone(app.endpoint.send_heap.share()),
-            receive_heap_bytes: live.limits.receive_heap_bytes,
-        };
+            message_bytes_max,
+            share: Arc::clone(endpoint.send_heap.share()),
+            receive_heap_bytes: self.connector.config.live().limits.receive_heap_bytes,
+        }
+    }
+
+    /// Gives a relay's port to its runtime.
+    async fn attach(&self, relay: &Rc<NodeRelay>) -> Result<(), Refusal> {
+        let (app, schema) = (&relay.app, &relay.schema);
+        let parts = self.port_parts(&app.endpoint, schema, relay.message_bytes_max);
         let port = Box::new(RelayPort::new(parts, now_ns()));
         let runtime = &self.connector.runtimes[relay.runtime()];
         runtime.place_app();

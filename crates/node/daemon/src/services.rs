@@ -22,6 +22,8 @@ use crate::turns::TurnOwner;
 
 /// Apps that may offer the same service.
 const OFFERS_MAX: usize = 1024;
+/// The request by which something is offered that no app has bound.
+pub(crate) const EXPORTED_REQUEST: u64 = 0;
 /// Schemas of one service that a client's is compared with, where none is the same: comparing takes time.
 const COMPARED_MAX: usize = 8;
 
@@ -307,6 +309,11 @@ impl Services {
         state.exported = exported.collect();
     }
 
+    /// How many calls of other nodes a service takes to which an exported route leads.
+    pub(crate) fn exported_quota(&self, service: &str) -> Option<Arc<CallQuota>> {
+        self.lock().exported.get(service).cloned()
+    }
+
     /// What the node itself offers of a service that no app has bound, as a route to it is exported.
     fn exported(&self, service: &str) -> Option<ExportedService> {
         let state = self.lock();
@@ -491,7 +498,7 @@ impl ExportedService {
     fn offer(&self, schema: Arc<BoundSchema>) -> Arc<Offer> {
         Arc::new(Offer {
             app: None,
-            request: 0,
+            request: EXPORTED_REQUEST,
             schema,
             quota: Arc::clone(&self.quota),
         })

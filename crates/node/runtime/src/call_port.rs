@@ -88,11 +88,7 @@ pub trait CallPort: Send {
     ///
     /// # Errors
     /// No other process can.
-    fn save(&self, _named: &NamedBlocks) -> io::Result<SavedPort> {
-        Err(io::Error::other(
-            "calls that are passed on end with their process",
-        ))
-    }
+    fn save(&self, named: &NamedBlocks) -> io::Result<SavedPort>;
 }
 
 /// A port as another process needs it.

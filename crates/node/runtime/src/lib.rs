@@ -63,7 +63,7 @@ pub use orders::{
     PlannedEngine, ReconfigureOrder, ReconfigureReport, RetiredEngine,
 };
 pub use platform::{KernelPlatform, RuntimePlatform, WatchedSource};
-pub use relay::{RelayPort, RelayPortParts};
+pub use relay::{RELAY_STATE_VERSION, RelayPort, RelayPortParts};
 pub use reply::Reply;
 pub use time_spent::TimeSpent;
 pub use traffic::{QUEUEING_SECONDS, RuntimeTraffic};

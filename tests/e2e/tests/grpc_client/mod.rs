@@ -3,11 +3,12 @@
 
 pub(crate) mod traffic;
 
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::{Node, eventually};
+use provost_e2e::{Node, NodeOptions, eventually};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tonic::client::Grpc;
@@ -333,6 +334,17 @@ fn drips(count: u32) -> impl Stream<Item = DripMessage> + Send + 'static {
 /// A listener for gRPC at a free port, whose clients are this app.
 pub(crate) fn tcp_listener(name: &str, app: &str) -> String {
     format!("[[grpc.listener]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\napp = \"{app}\"\n")
+}
+
+/// A node with a listener `web` and a route of the probe's service by this transport.
+pub(crate) fn routed(transport: &str, endpoint: SocketAddr, more: &str) -> NodeOptions {
+    let route = format!(
+        "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
+    );
+    NodeOptions {
+        tables: tcp_listener("web", "web") + &route,
+        ..NodeOptions::default()
+    }
 }
 
 /// Where a listener of a node is, by the node's log.

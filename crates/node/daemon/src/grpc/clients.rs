@@ -611,7 +611,7 @@ impl CarriedConnection {
 }
 
 /// A client as an app among the others.
-pub(super) fn attached(
+pub(crate) fn attached(
     endpoint: AppEndpoint,
     process: AppProcess,
     connections: AppConnections,

@@ -35,8 +35,8 @@ pub(crate) use carried::{
     CarriedClient, CarriedListeners, CarriedPort, CarriedWatch, ClientNotRestored, RestoredClient,
     ResumedClient,
 };
-pub(crate) use clients::CarriedClients;
 use clients::ClientRegistry;
+pub(crate) use clients::{CarriedClients, attached};
 pub use listeners::NotListening;
 use listeners::OpenListeners;
 pub(crate) use listeners::{GrpcSockets, InheritedSocket, open_all};

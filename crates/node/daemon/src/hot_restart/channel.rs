@@ -96,6 +96,9 @@ pub(super) struct Ready {
     /// The newest forms of the states of engines that it reads; the first of kinds that are not named.
     #[prost(message, repeated, tag = "4")]
     pub(super) engine_forms: Vec<EngineForm>,
+    /// The newest version of the state of calls of other nodes that it reads; 0 if it goes on with none.
+    #[prost(uint32, tag = "5")]
+    pub(super) relays: u32,
 }
 
 /// Which states of a kind of engine a process reads.

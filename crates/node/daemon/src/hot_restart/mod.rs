@@ -16,6 +16,7 @@
 //! - `replace`: the old process's part; `save`: how it puts the state together.
 //! - `succeed`: the new process's part; `restore`: how it makes a service of the state; `memory_reserve`: in memory that is there.
 
+mod callers;
 mod channel;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -23,6 +24,8 @@ mod memory_reserve;
 mod replace;
 mod restore;
 mod restore_client;
+mod restore_end;
+mod restore_relay;
 mod save;
 mod state;
 mod succeed;
@@ -30,6 +33,7 @@ mod succeed;
 pub use crate::upgrade::{UpgradeError, UpgradeReport, UpgradeRequest};
 pub use succeed::{Predecessor, PredecessorError};
 
+pub(crate) use callers::ResumedCallers;
 pub(crate) use replace::{pass_shutdown_on, replace};
 pub(crate) use succeed::{begin, complete};
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use provost_frontend_grpc::PORT_STATE_VERSION;
+use provost_runtime::RELAY_STATE_VERSION;
 
 use super::channel::{Body, Channel, ChannelError, Commit, Hello, Ready, State, unexpected};
 use super::save::{self, Saved};
@@ -76,11 +77,10 @@ pub(crate) async fn replace(
     let peers = plane.peers.barrier.close(limit).await;
     let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
     let _ = tokio::time::timeout(HANDSHAKES_WAIT, plane.peers.no_handshakes()).await;
-    // Those of nodes whose calls go on to gRPC servers are not passed on, nor those of clients that cannot be. Those who connect
-    // again wait at the socket for the one that goes on.
+    // Those who connect again wait at the socket for the one that goes on.
     tokio::join!(
         plane.grpc.see_off(carried, CLIENTS_WAIT),
-        plane.relays.see_off(CLIENTS_WAIT)
+        see_relays_off(plane, &ready)
     );
     let requests = plane.quiesce_barrier.close(REQUESTS_WAIT).await;
     let requests = requests.map_err(|_| UpgradeError::Requests(REQUESTS_WAIT))?;
@@ -139,6 +139,13 @@ fn carried_clients(ready: &Ready) -> CarriedClients {
         CarriedClients::AllThatCanBe
     } else {
         CarriedClients::None
+    }
+}
+
+/// Has nodes whose calls go on to gRPC servers connect anew, if the other process does not go on with them.
+async fn see_relays_off(plane: &ControlPlane, ready: &Ready) {
+    if ready.relays < RELAY_STATE_VERSION {
+        plane.relays.see_off(CLIENTS_WAIT).await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! cannot be gone on with is left out, alone: no app decides on what the others run on.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,10 +19,9 @@ use provost_marshalling::Encoding;
 use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
 use provost_wire::limits::REGION_BYTES_MAX;
-use tokio::sync::{Notify, watch};
 
-use super::{restore_client, state};
-use crate::app_process::{AppProcess, SavedProcess};
+use super::callers::ResumedCallers;
+use super::{restore_client, restore_end, restore_relay, state};
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
 use crate::compose::{
     AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, JudgedConnections, NamesNothing,
@@ -30,17 +29,17 @@ use crate::compose::{
 };
 use crate::connections::ConnectionOpening;
 use crate::control_plane::ControlPlane;
-use crate::grpc::{CarriedListeners, RestoredClient, ResumedClient};
+use crate::grpc::{CarriedListeners, RestoredClient};
 use crate::permits::{AppConnections, Permit};
 use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
 use crate::policies::{Instance, closed};
+use crate::relay::RestoredRelay;
 use crate::runtime::{
-    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase, EngineTag, FaultPlan,
-    FittedEngine, NewApp, WaitMode,
+    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase, EngineTag, FaultPlan, FittedEngine,
 };
 use crate::schemas::BoundSchema;
 use crate::segments::AnnouncedSegments;
-use crate::services::Offer;
+use crate::services::{EXPORTED_REQUEST, Offer};
 use crate::transport::local::{self, LocalTransport, SavedEnd};
 use crate::transport::{self, TransportKind};
 
@@ -72,7 +71,7 @@ pub(crate) struct RestoredApps {
     pub(crate) resumed: Vec<Rc<AttachedApp>>,
     /// Processes that have not attached.
     pub(crate) unattached: Vec<PacketSocket>,
-    pub(crate) clients: Vec<ResumedClient>,
+    pub(crate) callers: ResumedCallers,
 }
 
 /// Descriptors that are taken in order.
@@ -149,15 +148,28 @@ pub(super) fn node(
     let mut listeners = CarriedListeners::default();
     for client in node.grpc_clients {
         let id = client.app.as_ref().map_or(0, |app| app.id);
-        let count = restore_client::descriptors_of(&client);
+        let count = restore_client::descriptors_of(client.app.as_ref());
         let mut own = Descriptors(descriptors.take(count, &format!("gRPC client {id}"))?.into());
         match restore_client::begin(plane, client, &mut own, &mut listeners) {
             Ok(client) => apps.push(client),
             Err(error) => left_out.add(id, None, error)?,
         }
     }
+    for relay in node.relays {
+        let id = relay.app.as_ref().map_or(0, |app| app.id);
+        let count = restore_client::descriptors_of(relay.app.as_ref());
+        let mut own = Descriptors(
+            descriptors
+                .take(count, &format!("calls of another node {id}"))?
+                .into(),
+        );
+        match restore_relay::begin(plane, relay, &mut own) {
+            Ok(relay) => apps.push(relay),
+            Err(error) => left_out.add(id, None, error)?,
+        }
+    }
     let connections = ConnectionBuilder::new(plane, &apps, left_out).build()?;
-    finish(plane, apps, connections, unattached)
+    restore_end::finish(plane, apps, connections, unattached)
 }
 
 /// How many descriptors an app has in the order of all.
@@ -229,6 +241,7 @@ pub(super) enum RestoringParty {
         port: Box<RefCell<AppPort>>,
     },
     Client(Box<RestoredClient>),
+    Relay(Box<RestoredRelay>),
 }
 
 impl RestoringParty {
@@ -237,6 +250,7 @@ impl RestoringParty {
         match self {
             RestoringParty::App { port, .. } => port.borrow_mut().claim(saved),
             RestoringParty::Client(client) => client.port.borrow_mut().claim(&saved),
+            RestoringParty::Relay(relay) => relay.port.borrow_mut().claim(&saved),
         }
     }
 }
@@ -525,6 +539,12 @@ impl<'a> ConnectionBuilder<'a> {
     }
 
     fn offers(&mut self, app: &RestoringApp) -> Result<(), NotRestored> {
+        // What is exported takes so many calls of all nodes.
+        if let RestoringParty::Relay(relay) = &app.party
+            && let Some(quota) = self.plane.services.exported_quota(relay.service())
+        {
+            self.quotas.insert((app.id(), EXPORTED_REQUEST), quota);
+        }
         for offer in &app.state.offers {
             let what = format!("app {} offers {}", app.id(), offer.service);
             let quota = self.quota(app.id(), offer.request, offer.calls_max);
@@ -781,93 +801,6 @@ fn policy(
         }
     };
     Ok(PreparedPolicy { instance, engine })
-}
-
-/// Every connection has been made: the apps are put down, and what is to be polled is given out.
-fn finish(
-    plane: &ControlPlane,
-    apps: Vec<RestoringApp>,
-    connections: Vec<Option<Vec<AdoptedConnection>>>,
-    unattached: Vec<PacketSocket>,
-) -> Result<RestoredApps, NotRestored> {
-    let mut restored = RestoredApps {
-        adopted: plane.runtimes.iter().map(|_| Vec::new()).collect(),
-        resumed: Vec::with_capacity(apps.len()),
-        unattached,
-        clients: Vec::new(),
-    };
-    for (mut app, connections) in apps.into_iter().zip(connections) {
-        // The end of its control socket tells an app that is left out.
-        let Some(connections) = connections else {
-            plane.runtimes[app.endpoint.runtime].remove_app();
-            continue;
-        };
-        let runtime = app.endpoint.runtime;
-        let (places, stuck) = (std::mem::take(&mut app.state.places), app.stuck.take());
-        let leaving = Some(app.state.leaving_ns).filter(|until| *until != 0);
-        restored.adopted[runtime].push(AdoptedApp {
-            new: enter(plane, app, &mut restored.resumed, &mut restored.clients),
-            places,
-            stuck,
-            leaving,
-            connections,
-        });
-    }
-    Ok(restored)
-}
-
-/// Puts an app or a client down; what its runtime polls of it.
-fn enter(
-    plane: &ControlPlane,
-    app: RestoringApp,
-    resumed: &mut Vec<Rc<AttachedApp>>,
-    clients: &mut Vec<ResumedClient>,
-) -> AdoptedPort {
-    let (control, doorbell, port) = match app.party {
-        RestoringParty::App {
-            control,
-            doorbell,
-            port,
-        } => (control, doorbell, port),
-        RestoringParty::Client(client) => {
-            let (client, caller) = plane.grpc.enter(*client, app.connections);
-            clients.push(client);
-            return AdoptedPort::Caller(caller);
-        }
-    };
-    let mut port = port.into_inner();
-    port.end_claims();
-    let requests = app.requests.into_iter();
-    let requests = requests.map(|request| (plane.apps.new_request(), request));
-    let saved = SavedProcess {
-        pid: app.state.pid,
-        uid: app.state.uid,
-        gid: app.state.gid,
-        program: &app.state.program,
-    };
-    let attached = Rc::new(AttachedApp {
-        endpoint: app.endpoint,
-        process: AppProcess::of_saved(control.as_fd(), saved),
-        control: Some(control),
-        requests: RefCell::new(requests.collect::<BTreeMap<_, _>>()),
-        takes_regions: app.state.takes_regions,
-        connections: app.connections,
-        destination: None,
-        given_up: Notify::new(),
-        gone: watch::Sender::new(false),
-    });
-    plane.apps.insert(Rc::clone(&attached));
-    resumed.push(Rc::clone(&attached));
-    AdoptedPort::App(Box::new(NewApp {
-        app: attached.id(),
-        port,
-        doorbell,
-        waiting: if app.state.busy_poll {
-            WaitMode::BusyPolls
-        } else {
-            WaitMode::Sleeps
-        },
-    }))
 }
 
 fn attested(state: &state::AttestedApp) -> Arc<AttestedApp> {

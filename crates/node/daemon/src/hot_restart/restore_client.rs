@@ -13,11 +13,11 @@ use super::state;
 use crate::control_plane::ControlPlane;
 use crate::grpc::{CarriedClient, CarriedListeners, CarriedPort, CarriedWatch, ClientNotRestored};
 
-/// How many descriptors a client has in the order of all.
-pub(super) fn descriptors_of(client: &state::GrpcClient) -> u32 {
-    let connections = client.app.iter().flat_map(|app| &app.connections);
+/// How many descriptors a caller that is no app has in the order of all.
+pub(super) fn descriptors_of(caller: Option<&state::App>) -> u32 {
+    let connections = caller.iter().flat_map(|app| &app.connections);
     let engines = connections.flat_map(|connection| &connection.engines);
-    let of_port = client.app.as_ref().map_or(0, |app| app.port_descriptors);
+    let of_port = caller.map_or(0, |app| app.port_descriptors);
     let counts = engines.map(|engine| engine.descriptors);
     counts.fold(of_port, u32::saturating_add)
 }

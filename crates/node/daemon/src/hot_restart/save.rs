@@ -22,6 +22,9 @@ use crate::transport::listener_name;
 /// Bytes of the states of all gRPC clients, at most. Those beyond it are not carried.
 const CLIENTS_BYTES_MAX: usize = 2 << 30;
 
+/// Bytes of the states of all calls of other nodes that are passed on, likewise.
+const RELAYS_BYTES_MAX: usize = 2 << 30;
+
 /// What the preview had.
 pub(super) struct Known {
     schemas: HashSet<[u8; 32]>,
@@ -117,12 +120,13 @@ pub(super) async fn node(
             tracing::warn!(
                 app,
                 reason,
-                "a gRPC client cannot be carried: its connection ends"
+                "a gRPC client or calls of another node cannot be carried: the connection ends"
             );
         }
     }
     apps.sort_by_key(|app| app.app);
-    let (apps, clients): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| app.doorbell.is_some());
+    let (apps, callers): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| app.doorbell.is_some());
+    let (relays, clients): (Vec<_>, Vec<_>) = callers.into_iter().partition(|app| plane.relays.has(app.app));
     let mut known = Known {
         schemas: reader.known.schemas.clone(),
     };
@@ -144,6 +148,7 @@ pub(super) async fn node(
         }
     }
     node.grpc_clients = writer.clients(clients)?;
+    node.relays = writer.relays(relays)?;
     Ok(Saved {
         node,
         descriptors: writer.descriptors,
@@ -309,6 +314,34 @@ impl Writer<'_> {
             is_told_to_go: carried.is_told_to_go,
             watches: watches.collect(),
         })
+    }
+
+    /// Calls of other nodes, as many as have room.
+    fn relays(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::Relay>> {
+        let (mut relays, mut bytes) = (Vec::with_capacity(saved.len()), 0);
+        for relay in saved {
+            if bytes + relay.port.len() > RELAYS_BYTES_MAX {
+                let app = relay.app;
+                tracing::warn!(
+                    app,
+                    "too many messages of other nodes wait to carry all of them: this one's connection ends"
+                );
+                continue;
+            }
+            bytes += relay.port.len();
+            // One of which the control plane has heard the end is no more.
+            if let Some(carried) = self.plane.relays.carried(relay.app) {
+                relays.push(state::Relay {
+                    app: Some(state::App {
+                        name: carried.name,
+                        ..self.of_runtime(relay)?
+                    }),
+                    message_bytes_max: carried.message_bytes_max,
+                    takes_compressed: carried.compressed == CompressedMessages::Passed,
+                });
+            }
+        }
+        Ok(relays)
     }
 
     /// Takes the descriptors of a port; how many it has.

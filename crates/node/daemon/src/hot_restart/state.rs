@@ -122,6 +122,23 @@ pub(super) struct Node {
     /// Clients that speak gRPC; none if the other process does not read them. Descriptors: their own.
     #[prost(message, repeated, tag = "14")]
     pub(super) grpc_clients: Vec<GrpcClient>,
+    /// Calls of other nodes that this one passes on; none if the other process does not read them. Descriptors: their own.
+    #[prost(message, repeated, tag = "15")]
+    pub(super) relays: Vec<Relay>,
+}
+
+/// What stands between a connection of another node and a gRPC server. Descriptors: those of its connections' engines.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Relay {
+    /// What it has in common with apps. It has neither offers nor requests.
+    #[prost(message, optional, tag = "1")]
+    pub(super) app: Option<App>,
+    /// Longest message that the other node takes.
+    #[prost(uint32, tag = "2")]
+    pub(super) message_bytes_max: u32,
+    /// Whether the other node takes compressed messages.
+    #[prost(bool, tag = "3")]
+    pub(super) takes_compressed: bool,
 }
 
 /// A client that speaks gRPC. Descriptors: those of its port, those of its connections' engines.
@@ -503,6 +520,7 @@ mod tests {
             last_change: 11,
             hot_restarts_undone: 2,
             grpc_clients: Vec::new(),
+            relays: Vec::new(),
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use provost_engine::SharedState;
 use provost_frontend_grpc::PORT_STATE_VERSION;
+use provost_runtime::RELAY_STATE_VERSION;
 use provost_shm::PacketSocket;
 
 use super::channel::{
@@ -133,6 +134,7 @@ impl Predecessor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             format: FORMAT,
             grpc_clients: PORT_STATE_VERSION,
+            relays: RELAY_STATE_VERSION,
             engine_forms: transport::newest_forms()
                 .map(|(kind, newest)| EngineForm {
                     kind: kind.to_owned(),

@@ -7,6 +7,9 @@ use provost_frontend::MethodShape;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
+/// The ends of a call, in the order in which they are saved.
+pub(super) const RELAY_ENDS: [RelayEnd; 2] = [RelayEnd::Caller, RelayEnd::Server];
+
 /// The two ends of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RelayEnd {
@@ -28,6 +31,8 @@ impl RelayEnd {
 /// A call that is passed on.
 #[derive(Debug)]
 pub(super) struct RelayCall {
+    /// Its method's place in the service.
+    pub(super) method: u16,
     pub(super) shape: MethodShape,
     /// The connection on which it was begun anew, and its number there.
     pub(super) begun: Option<(u32, u64)>,
@@ -74,8 +79,9 @@ impl RelayQueue {
 }
 
 impl RelayCall {
-    pub(super) fn new(shape: MethodShape) -> RelayCall {
+    pub(super) fn new(method: u16, shape: MethodShape) -> RelayCall {
         RelayCall {
+            method,
             shape,
             begun: None,
             has_end: false,
@@ -88,6 +94,14 @@ impl RelayCall {
         match to {
             RelayEnd::Caller => &mut self.to_caller,
             RelayEnd::Server => &mut self.to_server,
+        }
+    }
+
+    /// What waits for an end.
+    pub(super) fn waiting(&self, to: RelayEnd) -> &RelayQueue {
+        match to {
+            RelayEnd::Caller => &self.to_caller,
+            RelayEnd::Server => &self.to_server,
         }
     }
 

@@ -12,5 +12,7 @@
 
 mod call;
 mod port;
+mod saved;
 
 pub use port::{RelayPort, RelayPortParts};
+pub use saved::RELAY_STATE_VERSION;

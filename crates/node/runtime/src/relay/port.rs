@@ -1,6 +1,7 @@
 //! The port.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use provost_datapath::{
@@ -16,8 +17,8 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, STREAM_MESSAGE_COST_BYTES};
 use provost_wire::metadata;
 
-use super::call::{RelayCall, RelayEnd};
-use crate::call_port::CallPort;
+use super::call::{RELAY_ENDS, RelayCall, RelayEnd};
+use crate::call_port::{CallPort, NamedBlocks, SavedPort};
 
 /// How soon room for a message is looked for again where others hold it.
 const ROOM_RETRY_NS: Nanos = 1_000_000;
@@ -49,7 +50,7 @@ pub struct RelayPortParts {
 ///                              └──► Refused (calls are, for a while) ──► Wanted
 /// ```
 #[derive(Debug)]
-enum ServerConnection {
+pub(super) enum ServerConnection {
     Unknown,
     Wanted,
     Bound { connection: u32, last_call: u64 },
@@ -58,27 +59,27 @@ enum ServerConnection {
 
 /// See the module's documentation.
 pub struct RelayPort {
-    parts: RelayPortParts,
+    pub(super) parts: RelayPortParts,
     /// The connection that it serves, once it is there.
-    serving: Option<u32>,
-    server: ServerConnection,
+    pub(super) serving: Option<u32>,
+    pub(super) server: ServerConnection,
     /// The control plane is to be asked for the server.
     asks: bool,
     /// By their numbers on the connection that is served; as many as its frontend allows.
-    calls: BTreeMap<u64, RelayCall>,
+    pub(super) calls: BTreeMap<u64, RelayCall>,
     /// Those numbers, by the connection to the server and the number there.
-    begun: HashMap<(u32, u64), u64>,
+    pub(super) begun: HashMap<(u32, u64), u64>,
     /// Calls with steps for one of their ends.
     ready: VecDeque<(u64, RelayEnd)>,
     /// Cancellations for the server: at most one for each call that there was.
-    cancels: VecDeque<(u32, Step)>,
-    heap: PrivateHeap,
+    pub(super) cancels: VecDeque<(u32, Step)>,
+    pub(super) heap: PrivateHeap,
     /// Tokens that nobody has asked for.
     sent: Vec<u64>,
     /// When room for a message is looked for again.
     retry_at: Option<Nanos>,
-    now: Nanos,
-    ended: Option<String>,
+    pub(super) now: Nanos,
+    pub(super) ended: Option<String>,
 }
 
 impl RelayPort {
@@ -118,7 +119,7 @@ impl RelayPort {
                 debug_assert!(false, "the frontend has checked the method");
                 return self.free(step.body);
             };
-            self.calls.insert(id, RelayCall::new(*shape));
+            self.calls.insert(id, RelayCall::new(step.method, *shape));
             self.take(id, RelayEnd::Server, step);
             return self.look_for_server(id);
         }
@@ -199,7 +200,7 @@ impl RelayPort {
             self.begun.remove(&(connection, number));
             self.cancels.push_back((connection, Step::cancel(number, code)));
         }
-        for end in [RelayEnd::Caller, RelayEnd::Server] {
+        for end in RELAY_ENDS {
             let left = std::mem::take(&mut call.queue(end).steps);
             left.into_iter().for_each(|step| self.free(step.body));
         }
@@ -212,7 +213,7 @@ impl RelayPort {
     }
 
     /// Puts a call among those that are looked at next, if it has a step for this end.
-    fn note(&mut self, id: u64, to: RelayEnd) {
+    pub(super) fn note(&mut self, id: u64, to: RelayEnd) {
         let may_begin = matches!(self.server, ServerConnection::Bound { .. });
         if let Some(call) = self.calls.get_mut(&id)
             && call.has_step(to, may_begin)
@@ -237,13 +238,13 @@ impl RelayPort {
         }
     }
 
-    fn want(&mut self) {
+    pub(super) fn want(&mut self) {
         self.server = ServerConnection::Wanted;
         self.asks = true;
     }
 
     /// Calls that the server has not heard of.
-    fn waiting(&self) -> Vec<u64> {
+    pub(super) fn waiting(&self) -> Vec<u64> {
         let calls = self.calls.iter();
         let waiting = calls.filter(|(_, call)| call.begun.is_none() && !call.has_end);
         waiting.map(|(id, _)| *id).collect()
@@ -602,6 +603,10 @@ impl CallPort for RelayPort {
 
     fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>) {
         (&mut self.heap, &mut self.sent)
+    }
+
+    fn save(&self, named: &NamedBlocks) -> io::Result<SavedPort> {
+        self.saved(named)
     }
 }
 
