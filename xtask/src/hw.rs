@@ -1,5 +1,6 @@
 //! Chores of the NIC in `hw/`: its registers, lint, tests, proofs, synthesis. What needs a tool that is missing says so.
 
+mod logic_delay;
 mod proofs;
 mod registers;
 mod resources;

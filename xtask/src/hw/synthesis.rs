@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::logic_delay::longest_logic;
 use super::resources::{resources, table};
 use super::tools::{MAPPER_MISSING, PLACER_MISSING, PlaceAndRoute, YosysOutput, YosysProgram, rtl_files};
 use crate::Complaints;
@@ -66,6 +67,9 @@ pub(crate) fn synthesize(
         let began = Instant::now();
         let log = map(workspace, yosys, family, "nic")?;
         println!("{}", table(family, &resources(&log)));
+        if let Some(longest) = longest_logic(&log).filter(|_| family == FpgaFamily::Ecp5) {
+            println!("{longest}");
+        }
         eprintln!("{}: mapped in {} s", family.name(), began.elapsed().as_secs());
     }
     if family == Some(FpgaFamily::UltrascalePlus) {
