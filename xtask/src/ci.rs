@@ -13,13 +13,11 @@ use crate::{Complaints, chores, commits, hw, layering, licences, none, package, 
 /// Each fuzz target's share of a CI run, with the built-in driver and under libFuzzer.
 const FUZZ_SECONDS: u64 = 1;
 /// The share of a CI run of the simulator of the datagram transport, with fresh seeds.
-const SIMULATOR_SECONDS: u64 = 60;
+const SIMULATOR_SECONDS: u64 = 30;
 /// How many seeds of the simulator of nodes every CI run takes, from 1 on.
 const SIMULATED_SEEDS: u64 = 1000;
 /// How many that no run took before.
 const FRESH_SEEDS: u64 = 250;
-/// The share of a CI run of each soak.
-const SOAK_MINUTES: &str = "1";
 
 /// With this in the environment, a tool that is missing fails a run.
 pub(crate) const STRICT: &str = "PROVOST_STRICT";
@@ -45,8 +43,12 @@ const WHOLE_NODES: [&str; 4] = ["provost-e2e", "provost-hostile", "provostd", "p
 /// The program that compares what the compiler says with golden files: the linter writes types with their whole paths.
 const COMPILER_ERRORS: &str = "misuse";
 
-/// Programs of tests with a test `soak`, which a common run of the tests passes over.
-const SOAKS: [(&str, &str); 2] = [("provostd", "policies"), ("provost-e2e", "hot_restart")];
+/// Programs of tests with a test `soak`, which a common run of the tests passes over, and their minutes in a CI run: one compares
+/// memory early and late.
+const SOAKS: [(&str, &str, &str); 2] = [
+    ("provostd", "policies", "1"),
+    ("provost-e2e", "hot_restart", "0.4"),
+];
 
 /// Programs of tests that have cargo build in the target folder.
 const BUILDERS: [(&str, &str); 1] = [("provost-plugin", "libraries")];
@@ -274,7 +276,7 @@ fn doc_tests(workspace: &Workspace) -> TestJob {
 
 /// Changes of policies and engines, and then replacements of services, under calls and streams.
 fn soaks(workspace: &Workspace, programs: &[TestProgram]) -> Result<Vec<TestJob>, Complaints> {
-    let soak = |(package, target): &(&str, &str)| {
+    let soak = |(package, target, minutes): &(&str, &str, &str)| {
         let found = programs
             .iter()
             .find(|program| program.package == *package && program.target == *target);
@@ -282,7 +284,7 @@ fn soaks(workspace: &Workspace, programs: &[TestProgram]) -> Result<Vec<TestJob>
         let mut command = program.command(workspace);
         command
             .args(["--ignored", "--exact", "soak", "--nocapture"])
-            .env("PROVOST_SOAK_MINUTES", SOAK_MINUTES);
+            .env("PROVOST_SOAK_MINUTES", minutes);
         Ok(TestJob::new(format!("soak of {target}"), command))
     };
     SOAKS.iter().map(soak).collect()

@@ -321,8 +321,8 @@ fn soak() {
     built::program("provost", "provost-cli", ROLE);
     let programs = callers().expect("Go, and Python with grpcio");
     let minutes = std::env::var("PROVOST_SOAK_MINUTES").ok();
-    let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1);
-    let end_at = Instant::now() + Duration::from_secs(60 * minutes);
+    let minutes: f64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let end_at = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
     for seed in 1.. {
         changes_of(seed, SOAK_CHANGES, &programs);
         if Instant::now() >= end_at {

@@ -287,8 +287,8 @@ fn nothing_grows_when_a_node_is_replaced_many_times() {
 #[ignore = "for an hour"]
 fn soak() {
     let minutes = std::env::var("PROVOST_SOAK_MINUTES").ok();
-    let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1);
-    let end_at = Instant::now() + Duration::from_secs(60 * minutes);
+    let minutes: f64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let end_at = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
     let options = NodeOptions {
         tables: "[timeouts]\nhot_restart_ms = 1000\n\
                  [[policy]]\nname = \"counts\"\nkind = \"metrics\"\n\

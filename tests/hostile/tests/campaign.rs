@@ -13,7 +13,7 @@ static TURN: Mutex<()> = Mutex::new(());
 fn services_and_good_apps_survive_hostile_ones() {
     let plan = Plan {
         seed: 1,
-        attack_for: Duration::from_secs(20),
+        attack_for: Duration::from_secs(10),
         only: Vec::new(),
     };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ fn a_fresh_seed_is_survived_too() {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let plan = Plan {
         seed: since_1970.as_nanos() as u64,
-        attack_for: Duration::from_secs(8),
+        attack_for: Duration::from_secs(5),
         only: Vec::new(),
     };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ fn a_fresh_seed_is_survived_too() {
 fn no_app_takes_the_memory_and_the_time_of_others_by_copies() {
     let plan = Plan {
         seed: 2,
-        attack_for: Duration::from_secs(8),
+        attack_for: Duration::from_secs(5),
         only: vec!["copies".to_owned()],
     };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -646,9 +646,9 @@ fn another_app_of_the_node_goes_on_through_changes_for_one() {
 #[ignore = "for an hour"]
 fn soak() {
     let minutes = std::env::var("PROVOST_SOAK_MINUTES").ok();
-    let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let minutes: f64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let scenes: [fn() -> Scene; 3] = [Scene::over_tcp, Scene::on_one_node, Scene::with_bystander];
-    let share = Duration::from_secs(60 * minutes) / scenes.len() as u32;
+    let share = Duration::from_secs_f64(60.0 * minutes) / scenes.len() as u32;
     let mut seed = 0;
     for make in scenes {
         let scene = make();
