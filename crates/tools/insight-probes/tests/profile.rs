@@ -146,6 +146,46 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
     assert_eq!(profile.totals.len(), 2);
 }
 
+/// Passes bytes on from one port to another.
+const FORWARDER: &str = "\
+import socket, sys, threading
+def copy(source, target):
+    while data := source.recv(65536):
+        target.sendall(data)
+    target.close()
+server = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+while True:
+    near, _ = server.accept()
+    far = socket.create_connection(('127.0.0.1', int(sys.argv[2])))
+    for ends in ((near, far), (far, near)):
+        threading.Thread(target=copy, args=ends, daemon=True).start()
+";
+
+#[test]
+fn a_proxy_is_started_by_a_command_line_or_said_to_have_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("forwarder.py");
+    std::fs::write(&script, FORWARDER).unwrap();
+    let command = |rest: &str| ProfileOrder {
+        proxy: ProfiledProxy::Command(format!("python3 {} {rest}", script.display())),
+        methods: MethodChoice::Differential,
+        repetitions: 1,
+        slice: Duration::from_millis(50),
+        ..brief(ProxyKind::Nginx, &[Protocol::Tcp])
+    };
+    let profile = take(&command("{listen_port} {upstream_port}"), &mut |_| {}).unwrap();
+    assert_eq!((profile.partial.as_ref(), profile.totals.len()), (None, 1));
+    assert!(profile.totals[0].added_cpu_us > 0.0);
+    assert_eq!(profile.proxy.name, "python3");
+    assert!(!profile.proxy.command.contains('{'), "{}", profile.proxy.command);
+    // It says what is wrong in the proxy's own words.
+    let missing = take(&command("no-port"), &mut |_| {}).err().unwrap().to_string();
+    assert!(
+        missing.contains("python3 ended") && missing.contains("ValueError"),
+        "{missing}"
+    );
+}
+
 #[test]
 fn a_variant_is_measured_beside_the_usual_way_and_can_be_asked_about() {
     let Some(kind) = installed() else { return };
