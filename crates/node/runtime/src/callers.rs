@@ -27,17 +27,29 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         };
         let now = self.now;
         if let Some(app) = self.apps.get_mut(number) {
-            let found = answer
-                .found
-                .and_then(|binding| match app.path(binding.connection) {
-                    Some(_) => Ok(binding),
+            let mut left = None;
+            let found = answer.found.and_then(|binding| {
+                let connection = binding.connection;
+                let path = app.path(connection).and_then(|path| self.paths.get_mut(path));
+                match path {
+                    Some(path) if path.told_going_away && path.datapath.link().drain_requested() => {
+                        left = Some(connection);
+                    }
+                    Some(_) => {}
+                    None if app.was_drained(connection) => left = Some(connection),
                     // Its end was told when nobody knew of it.
-                    None => Err(ended_meanwhile(&answer.service)),
-                });
+                    None => return Err(ended_meanwhile(&answer.service)),
+                }
+                Ok(binding)
+            });
             let Some(port) = app.port.calls() else {
                 return;
             };
             port.answer_service(&answer.service, found, now);
+            if let Some(connection) = left {
+                // This node has drained it before anybody knew of it, as the service's schema came: another is asked for.
+                port.going_away(connection);
+            }
             app.heat(number, &mut self.hot_apps, now);
             app.touch(number, &mut self.touched);
         }

@@ -180,7 +180,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if let Some(app) = self.apps.get_mut(number) {
             app.connections = places
                 .into_iter()
-                .map(|number| ConnectionPlace { number, path: None })
+                .map(|number| ConnectionPlace {
+                    number,
+                    path: None,
+                    was_drained: false,
+                })
                 .collect();
             app.stuck = stuck;
         }

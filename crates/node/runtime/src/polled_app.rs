@@ -34,6 +34,8 @@ pub(crate) struct PolledApp {
 pub(crate) struct ConnectionPlace {
     pub(crate) number: u32,
     pub(crate) path: Option<u32>,
+    /// The connection with this number has ended because this node drained it.
+    pub(crate) was_drained: bool,
 }
 
 impl PolledApp {
@@ -107,6 +109,7 @@ impl PolledApp {
             self.connections.push(ConnectionPlace {
                 number: 0,
                 path: None,
+                was_drained: false,
             });
             (self.connections.len() - 1) as u32
         });
@@ -114,6 +117,7 @@ impl PolledApp {
         // Never 0, so that no connection has the number 0.
         let number = uses.max(1) << CONNECTION_PLACE_BITS | place;
         self.connections[place as usize].number = number;
+        self.connections[place as usize].was_drained = false;
         number
     }
 
@@ -137,8 +141,26 @@ impl PolledApp {
     }
 
     pub(crate) fn path(&self, number: u32) -> Option<u32> {
+        self.place(number)?.path
+    }
+
+    fn place(&self, number: u32) -> Option<&ConnectionPlace> {
         let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
         let entry = self.connections.get(place as usize)?;
-        (entry.number == number).then_some(entry.path)?
+        (entry.number == number).then_some(entry)
+    }
+
+    /// A connection that this node drained has ended.
+    pub(crate) fn note_drained(&mut self, number: u32) {
+        let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
+        let entry = self.connections.get_mut(place as usize);
+        if let Some(entry) = entry.filter(|entry| entry.number == number) {
+            entry.was_drained = true;
+        }
+    }
+
+    /// Whether a connection has ended because this node drained it.
+    pub(crate) fn was_drained(&self, number: u32) -> bool {
+        self.place(number).is_some_and(|place| place.was_drained)
     }
 }

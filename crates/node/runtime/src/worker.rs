@@ -743,6 +743,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         self.path_numbers.remove(&path.id);
         if let Some(app) = self.apps.get_mut(path.app) {
             app.set_place(path.number, None);
+            if path.datapath.link().drain_requested() {
+                app.note_drained(path.number);
+            }
             app.touch(path.app, &mut self.touched);
             self.events.send(RuntimeEvent::Closed {
                 id: path.id,

@@ -1,4 +1,4 @@
-//! A runtime with a gRPC client, over a real socket, and no datapath: what the control plane hears of it, and says to it.
+//! A runtime with a gRPC client, over a real socket, and no server: what the control plane hears of it, and says to it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,13 +6,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use provost_datapath::PrivateBytes;
-use provost_frontend_grpc::{GrpcPort, GrpcPortParts, NodeMethods, ServiceRefusal, WantedService};
-use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
-use provost_runtime::{
-    CallerEnding, EventRefused, EventSink, NewCaller, RuntimeCommand, RuntimeEvent, RuntimeHandle,
-    RuntimeOptions, ServiceAnswer, WaitMode,
+use provost_datapath::{
+    CompressedMessages, ConnectionEnd, ConnectionSignals, Context, Datapath, Engine, Ports, PrivateBytes,
+    Progress, SavedState, Saver,
 };
+use provost_frontend_grpc::{
+    GrpcPort, GrpcPortParts, KnownMethods, MethodBinding, NodeMethods, ServiceBinding, ServiceRefusal,
+    WantedService,
+};
+use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
+use provost_marshal::Tables;
+use provost_runtime::{
+    CallerEnding, EngineTag, EventRefused, EventSink, FaultPlan, FittedEngine, NewCaller, NewConnection,
+    Reply, RuntimeCommand, RuntimeEvent, RuntimeHandle, RuntimeOptions, ServiceAnswer, WaitMode,
+};
+use provost_schema::{MessageId, Schema};
 use provost_shm::now_ns;
 use provost_wire::Code;
 
@@ -124,6 +132,99 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
 
 fn send(runtime: &RuntimeHandle, command: RuntimeCommand) {
     assert!(runtime.try_send(command).is_ok());
+}
+
+/// A transport to a server that is never called. It ends when it is drained.
+struct IdleTransport(Arc<ConnectionSignals>);
+
+impl Engine for IdleTransport {
+    fn kind(&self) -> &'static str {
+        "idle"
+    }
+
+    fn do_work(&mut self, _ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+        if !self.0.drain_requested() {
+            return Progress::Idle;
+        }
+        self.0.set_ended(ConnectionEnd {
+            code: Code::Ok,
+            reason: "the connection was drained".to_owned(),
+        });
+        Progress::Ended
+    }
+
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+        SavedState {
+            kind: "idle".to_owned(),
+            version: 1,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+fn wanted(heard: &Receiver<RuntimeEvent>) -> WantedService {
+    loop {
+        match heard.recv_timeout(TIMEOUT).unwrap() {
+            RuntimeEvent::ServiceWanted { wanted, .. } => return wanted,
+            RuntimeEvent::Closed { .. } => {}
+            event => panic!("{event:?}"),
+        }
+    }
+}
+
+fn found(connection: u32) -> ServiceBinding {
+    let method = MethodBinding {
+        index: 0,
+        output: MessageId(0),
+        client_streaming: false,
+        server_streaming: false,
+    };
+    ServiceBinding {
+        connection,
+        tables: Arc::new(Tables::compile(&Schema::default()).unwrap()),
+        methods: Arc::new([("Call".to_owned(), method)].into()),
+        methods_known: KnownMethods::All,
+        message_bytes_max: 1 << 20,
+        compressed: CompressedMessages::Decompressed,
+    }
+}
+
+#[test]
+fn a_connection_that_is_drained_before_calls_know_of_it_is_asked_for_anew() {
+    let (runtime, heard, mut client) = attached();
+    let call = client.call("/test.Late/Call");
+    let first = wanted(&heard);
+    let (signals, waker) = (Arc::new(ConnectionSignals::new()), runtime.new_waker());
+    let transport = Box::new(IdleTransport(Arc::clone(&signals)));
+    let (opened, number) = mpsc::sync_channel(1);
+    let connection = NewConnection {
+        id: 7,
+        app: CALLER,
+        datapath: Datapath::new(vec![transport], Arc::clone(&signals)),
+        fitted: vec![FittedEngine::new(EngineTag::TRANSPORT, FaultPlan::default())],
+        waker: Arc::clone(&waker),
+        permit: Box::new(()),
+        accepted_for: None,
+        opened: Reply::new(move |number| opened.send(number).unwrap_or_default()),
+    };
+    send(&runtime, RuntimeCommand::Open(Box::new(connection)));
+    let number = number.recv_timeout(TIMEOUT).unwrap();
+    // The schema of the service comes just now: calls are to leave those connections that knew none.
+    signals.drain();
+    waker.wake();
+    let ended = heard.recv_timeout(TIMEOUT).unwrap();
+    assert!(matches!(ended, RuntimeEvent::Closed { id: 7, .. }), "{ended:?}");
+    let answer = |found| {
+        let service = "test.Late".to_owned();
+        let app = CALLER;
+        RuntimeCommand::AnswerService(Box::new(ServiceAnswer { app, service, found }))
+    };
+    send(&runtime, answer(Ok(found(number))));
+    assert_eq!(wanted(&heard), first, "the call waits for another connection");
+    let message = "nobody serves it".to_owned();
+    let code = Code::NotFound;
+    send(&runtime, answer(Err(ServiceRefusal { code, message })));
+    assert_eq!(client.status(call).0, Code::NotFound);
 }
 
 #[test]
