@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::compose::{self, ConnectionSpec, SavedConnection};
 use crate::counts::PacketsGone;
-use crate::log::{self, EventSubject};
+use crate::log;
 use crate::permits::Permits;
 use crate::policies::Instance;
 use crate::policies::chain::Chain;
@@ -62,10 +62,15 @@ impl OpenConnection {
         self.spec.app.identity.id
     }
 
+    /// The user whose app that is.
+    fn user(&self) -> u32 {
+        self.spec.app.identity.uid
+    }
+
     /// Logs that it is open, as the app's connection of this number, or that it goes on after a hot restart. (Both ends of a
     /// connection within the node do, each with its own number.)
     fn report(&self, what: &str) {
-        if !log::may_log(EventSubject::App(self.app())) {
+        if !log::may_log_of(self.app(), self.user()) {
             return;
         }
         tracing::info!(
@@ -170,11 +175,11 @@ impl ConnectionRegistry {
     pub(crate) fn forget_app(&self, app: AppId) {
         let all = self.open.borrow();
         let own = all.iter().filter(|(_, connection)| connection.app() == app);
-        let own: Vec<ConnectionId> = own.map(|(id, _)| *id).collect();
+        let own: Vec<(ConnectionId, u32)> = own.map(|(id, connection)| (*id, connection.user())).collect();
         drop(all);
-        for id in own {
+        for (id, user) in own {
             self.forget(id);
-            if log::may_log(EventSubject::App(app)) {
+            if log::may_log_of(app, user) {
                 tracing::info!(
                     connection = id,
                     app,

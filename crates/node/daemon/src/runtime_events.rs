@@ -33,8 +33,9 @@ pub(crate) async fn apply_events(plane: ControlPlane, mut events: EventsOfRuntim
                 }
             }
             RuntimeEvent::Closed { id, app, end, .. } => {
-                plane.connections.forget(id);
-                if log::may_log(EventSubject::App(app)) {
+                let spec = plane.connections.forget(id);
+                // One that is forgotten already has been told of.
+                if spec.is_some_and(|spec| log::may_log_of(app, spec.app.identity.uid)) {
                     tracing::info!(
                         app,
                         connection = id,
