@@ -115,7 +115,8 @@ fn run_programs(
         .that_builds(),
         without_tokio(workspace),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
-        deep_fuzz(workspace),
+        // Its seeds have 32 bits, and 0 is for one of its own.
+        deep_fuzz(workspace, fresh_seed() as u32 | 1),
     ];
     // As many at once as there are cores, each with one test at a time. Those of the node and of whole systems come last
     // among the members and take the longest, so they begin.
@@ -248,13 +249,15 @@ fn optimized_instructions(workspace: &Workspace, programs: &[TestProgram]) -> Re
     ))
 }
 
-/// Always with the same seed, so that a change is all that can make a run fail. Fresh ones are for long runs.
-fn deep_fuzz(workspace: &Workspace) -> TestJob {
+/// From another seed in each run, so that all runs together try ever more. The log names it, and a target that fails says how to
+/// have its input again.
+fn deep_fuzz(workspace: &Workspace, seed: u32) -> TestJob {
     let mut command = workspace.program("debug", "xtask");
     command.envs(workspace.environment());
-    command.args(["fuzz", "--deep", "--profile", "dev", "--seed", "1"]);
+    command.args(["fuzz", "--deep", "--profile", "dev"]);
+    command.args(["--seed", &seed.to_string()]);
     command.args(["--seconds", &FUZZ_SECONDS.to_string()]);
-    TestJob::new("libFuzzer", command).that_builds()
+    TestJob::new(format!("libFuzzer, from seed {seed}"), command).that_builds()
 }
 
 /// The library as programs have it that use another runtime.

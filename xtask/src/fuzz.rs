@@ -78,13 +78,37 @@ pub(crate) fn run_deep(
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().rev().find(|line| line.contains("cov:"));
         println!("{name:18} {}", last.unwrap_or("has no coverage"));
-        (!output.status.success()).then(|| format!("{name}: {}\n{said}", output.status))
+        (!output.status.success()).then(|| {
+            let again = how_to_repeat(&name, &said, seconds, deep);
+            format!("{name}: {}\n{said}\n{again}", output.status)
+        })
     });
     let complaints: Complaints = complaints.collect();
     if complaints.is_empty() {
         return Ok(());
     }
     Err(complaints)
+}
+
+/// How what libFuzzer has found can be had again: by the input that it kept, or else by the same seed.
+fn how_to_repeat(name: &str, said: &str, seconds: u64, deep: DeepRun) -> String {
+    let kept = said
+        .lines()
+        .find_map(|line| line.split("Test unit written to ").nth(1));
+    if let Some(input) = kept {
+        return format!(
+            "to replay it: cargo run -p provost-fuzz -- {name} --replay {}",
+            input.trim()
+        );
+    }
+    let profile = match deep.profile {
+        DeepProfile::Release => "release",
+        DeepProfile::Dev => "dev",
+    };
+    let seed = deep.seed;
+    format!(
+        "to try it again: cargo xtask fuzz {name} --deep --profile {profile} --seed {seed} --seconds {seconds}"
+    )
 }
 
 fn driver(workspace: &Workspace, arguments: &[&str]) -> Command {
@@ -127,4 +151,22 @@ fn build_deep(workspace: &Workspace, profile: DeepProfile) -> Result<PathBuf, Co
         );
     reported(run(&mut build))?;
     Ok(workspace.target.join(folder).join("provost-libfuzzer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_can_be_replayed_or_tried_again() {
+        let deep = DeepRun {
+            profile: DeepProfile::Dev,
+            seed: 4711,
+        };
+        let said = "==1==ERROR: libFuzzer: timeout\nartifact_prefix='t/fuzz/frame-'; Test unit written to t/fuzz/frame-timeout-0af1\n";
+        let replay = "cargo run -p provost-fuzz -- frame --replay t/fuzz/frame-timeout-0af1";
+        assert!(how_to_repeat("frame", said, 1, deep).ends_with(replay));
+        let again = "cargo xtask fuzz frame --deep --profile dev --seed 4711 --seconds 1";
+        assert!(how_to_repeat("frame", "killed", 1, deep).ends_with(again));
+    }
 }

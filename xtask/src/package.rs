@@ -1,5 +1,8 @@
 //! The Debian package: `cargo xtask package`. Everything in it is listed here; `tests/package` installs it.
 
+#[cfg(test)]
+mod container;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
