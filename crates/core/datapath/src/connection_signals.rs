@@ -1,11 +1,11 @@
 //! What a transport and the node around it tell each other about one connection, beside the steps.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use provost_wire::Code;
 
-use crate::{FieldReader, FieldWriter, PacketCounts, RestoreError, SavedField};
+use crate::{FieldReader, FieldWriter, PacketCounts, PrivateBytes, RestoreError, SavedField};
 
 const DRAIN: u8 = 1;
 const CLOSE: u8 = 2;
@@ -19,6 +19,8 @@ pub struct ConnectionSignals {
     flags: AtomicU8,
     ended: OnceLock<ConnectionEnd>,
     packets: PacketCounts,
+    /// Where messages in part are counted that come from the same peer to the same app.
+    peer_share: Option<Arc<PrivateBytes>>,
 }
 
 /// Why a connection ended.
@@ -35,6 +37,21 @@ impl ConnectionSignals {
     #[must_use]
     pub fn new() -> ConnectionSignals {
         ConnectionSignals::default()
+    }
+
+    /// The same signals, of a connection whose messages in part count in this share, with those of others of its peer.
+    #[must_use]
+    pub fn with_peer_share(self, share: Option<Arc<PrivateBytes>>) -> ConnectionSignals {
+        ConnectionSignals {
+            peer_share: share,
+            ..self
+        }
+    }
+
+    /// Where messages in part are counted of all connections of the peer; without, each connection counts for itself.
+    #[must_use]
+    pub fn peer_share(&self) -> Option<&Arc<PrivateBytes>> {
+        self.peer_share.as_ref()
     }
 
     /// The packets of a transport that makes them itself.

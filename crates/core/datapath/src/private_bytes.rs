@@ -1,7 +1,7 @@
 //! Shares of the private memory that messages take on their way, counted in bytes, wherever they wait.
 //!
 //! ```text
-//! a connection's share ──► its attachment's ──► the node's       each counts what those before it hold
+//! a connection's share ──► its attachment's ──► its user's ──► the node's       each counts what those before it hold
 //! ```
 //!
 //! A buffer carries its charge ([`crate::Buffer::charge`]), so that what is held in queues, by policies, in a transport
@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that all attachments of a node hold, past which an attachment that holds more than little waits.
 pub const NODE_PRIVATE_BYTES_MAX: u64 = 1 << 30;
+/// The same of all attachments of one user.
+pub(crate) const USER_PRIVATE_BYTES_MAX: u64 = NODE_PRIVATE_BYTES_MAX / 2;
 /// The same of one attachment.
 pub const ATTACHMENT_PRIVATE_BYTES_MAX: u64 = 128 << 20;
 /// What a connection may hold in any case, so that others cannot stop it.
@@ -38,10 +40,16 @@ impl PrivateBytes {
         })
     }
 
-    /// The share of an attachment within that of its node.
+    /// The share of a user within that of a node.
     #[must_use]
-    pub fn of_attachment(node: &Arc<PrivateBytes>) -> Arc<PrivateBytes> {
-        PrivateBytes::within(node, ATTACHMENT_PRIVATE_BYTES_MAX)
+    pub fn of_user(node: &Arc<PrivateBytes>) -> Arc<PrivateBytes> {
+        PrivateBytes::within(node, USER_PRIVATE_BYTES_MAX)
+    }
+
+    /// The share of an attachment within that of its user.
+    #[must_use]
+    pub fn of_attachment(user: &Arc<PrivateBytes>) -> Arc<PrivateBytes> {
+        PrivateBytes::within(user, ATTACHMENT_PRIVATE_BYTES_MAX)
     }
 
     /// The share of a connection within that of its attachment.
@@ -53,6 +61,17 @@ impl PrivateBytes {
     /// What messages of one app that have come in part hold, beside its receive heap, whose bound is theirs.
     #[must_use]
     pub fn of_messages_in_part() -> Arc<PrivateBytes> {
+        PrivateBytes::unbounded()
+    }
+
+    /// What messages in part of one peer hold of one app's room, over all connections between the two. Whoever charges it
+    /// compares it with that room.
+    #[must_use]
+    pub fn of_peer() -> Arc<PrivateBytes> {
+        PrivateBytes::unbounded()
+    }
+
+    fn unbounded() -> Arc<PrivateBytes> {
         Arc::new(PrivateBytes {
             held: AtomicU64::new(0),
             max: u64::MAX,
@@ -121,6 +140,32 @@ pub struct PrivateCharge {
 }
 
 impl PrivateCharge {
+    /// Bytes that it counts.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has it count so many bytes.
+    pub fn set_bytes(&mut self, bytes: u64) {
+        self.share.add(bytes);
+        self.share.subtract(self.bytes);
+        self.bytes = bytes;
+    }
+
+    /// Has it count in another share what it counts, if it does not yet.
+    pub fn move_to(&mut self, share: &Arc<PrivateBytes>) {
+        if !Arc::ptr_eq(&self.share, share) {
+            *self = share.charge(self.bytes);
+        }
+    }
+
+    /// The share in which it counts.
+    #[must_use]
+    pub fn share(&self) -> &PrivateBytes {
+        &self.share
+    }
+
     /// Counts more bytes in the same share.
     #[must_use]
     pub fn another(&self, bytes: u64) -> PrivateCharge {
@@ -166,6 +211,26 @@ mod tests {
         drop(second);
         assert_eq!(held(), [0; 4]);
         assert!(pool.take().charge.is_none());
+    }
+
+    #[test]
+    fn one_user_with_many_attachments_leaves_room_for_others() {
+        let node = PrivateBytes::of_node();
+        let [greedy, modest] = [(); 2].map(|()| PrivateBytes::of_user(&node));
+        let mut charges = Vec::new();
+        for _ in 0..20 {
+            let attachment = PrivateBytes::of_attachment(&greedy);
+            let connection = PrivateBytes::of_connection(&attachment);
+            while connection.message_bytes_now() == u64::MAX {
+                charges.push(connection.charge(16 << 20));
+            }
+        }
+        assert!(node.held() >= USER_PRIVATE_BYTES_MAX);
+        let attachment = PrivateBytes::of_attachment(&modest);
+        let connection = PrivateBytes::of_connection(&attachment);
+        assert_eq!(connection.message_bytes_now(), u64::MAX);
+        drop(charges);
+        assert_eq!((node.held(), greedy.held()), (0, 0));
     }
 
     #[test]

@@ -70,9 +70,12 @@ impl SavedField for Stage {
 }
 
 impl Connection {
-    /// Drains if the signals ask for it, and sets them when the peer drains. A client's end waits until no call of its app is
-    /// under way, for an engine before this one may hold calls that are still to be sent.
+    /// Counts messages in part where the signals say, drains if they ask for it, and sets them when the peer drains. A client's end
+    /// waits until no call of its app is under way, for an engine before this one may hold calls that are still to be sent.
     pub fn apply_signals(&mut self, signals: &ConnectionSignals, flow: FlowHints) {
+        if let Some(share) = signals.peer_share() {
+            self.parser.held.move_to(share);
+        }
         if signals.drain_requested() && !self.awaits_calls(flow) {
             self.drain();
         }

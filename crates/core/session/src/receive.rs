@@ -16,8 +16,8 @@ mod saved;
 
 use provost_compression::MessageEncoding;
 use provost_datapath::{
-    Body, Context, EncodedBody, MessageCompression, Nanos, Offsets, ReceiveHeap, ReceivedBody, Step,
-    message_offset,
+    Body, Context, EncodedBody, MessageCompression, Nanos, Offsets, PrivateBytes, PrivateCharge, ReceiveHeap,
+    ReceivedBody, Step, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -51,8 +51,8 @@ pub(crate) struct FrameParser {
     highest: u64,
     /// Bytes of all steps that have come in part.
     pub(crate) receiving_bytes: u64,
-    /// Bytes of memory that they hold.
-    pub(crate) held_bytes: u64,
+    /// Bytes of memory that they hold, counted with those of the peer's other connections to the app.
+    pub(crate) held: PrivateCharge,
     progress: ArrivalProgress,
     /// When the first of them must have come whole, on the clock of [`ListeningClock`].
     pub(crate) next_expiry: Nanos,
@@ -75,7 +75,7 @@ impl FrameParser {
             header_filled: 0,
             highest: 0,
             receiving_bytes: 0,
-            held_bytes: 0,
+            held: PrivateBytes::of_peer().charge(0),
             progress: ArrivalProgress::default(),
             next_expiry: Nanos::MAX,
             text: Vec::new(),
@@ -548,7 +548,7 @@ impl Connection {
             expires_at,
         });
         self.parser.receiving_bytes += u64::from(total);
-        self.parser.held_bytes += u64::from(held_bytes);
+        self.parser.hold_more(held_bytes);
         self.parser.state = ParserState::Body { slot, wire, left };
         match left {
             0 => self.body_came(0, context),

@@ -2,9 +2,12 @@
 
 mod kit;
 
+use std::sync::Arc;
+
 use kit::{Peer, Setup, frame, step};
+use proptest::prelude::*;
 use provost_conformance::{BIDI, UNARY, content};
-use provost_datapath::{Step, Successor};
+use provost_datapath::{ConnectionSignals, FlowHints, PrivateBytes, ReceiveHeap, Step, Successor};
 use provost_session::Role;
 use provost_session::handshake::{Encoding, Limits};
 use provost_wire::Code;
@@ -102,6 +105,16 @@ impl Connections {
         Connections { peers }
     }
 
+    /// Has some of them count as the connections of one peer.
+    fn are_of_one_peer(&mut self, which: std::ops::Range<usize>) -> Arc<PrivateBytes> {
+        let share = PrivateBytes::of_peer();
+        for peer in &mut self.peers[which] {
+            let signals = ConnectionSignals::new().with_peer_share(Some(Arc::clone(&share)));
+            peer.connection.apply_signals(&signals, FlowHints::default());
+        }
+        share
+    }
+
     /// Lets something happen at one of them, with the heap of all.
     fn at<R>(&mut self, which: usize, happens: impl FnOnce(&mut Peer) -> R) -> R {
         let heap = std::mem::take(&mut self.peers[0].heap);
@@ -179,6 +192,100 @@ fn connections_that_send_nearly_all_leave_room_for_others() {
         connections.pass_time(LONG_NS);
         assert_eq!(connections.peers[0].heap.live_blocks(), 0, "{encoding:?}");
         assert_eq!(connections.peers[0].heap.private_bytes(), 0, "{encoding:?}");
+    }
+}
+
+/// Bytes of an app's room that one peer leaves to all others, whatever it sends.
+const LEFT_BY_ONE_PEER: u64 = Connections::HEAP_BYTES / 8 * 7 / 3;
+
+#[test]
+fn however_many_connections_a_peer_has_it_takes_one_share() {
+    for encoding in [Encoding::Native, Encoding::Protobuf] {
+        for count in [1, 3, 12] {
+            let mut connections = Connections::open(count + 1, encoding);
+            let share = connections.are_of_one_peer(0..count);
+            for which in 0..count {
+                connections.bring_nearly_all(which);
+            }
+            let left = connections.at(0, |peer| peer.heap.room_in_part());
+            let text = format!(
+                "{encoding:?}, {count} connections hold {}, {left} left",
+                share.held()
+            );
+            assert!(left >= LEFT_BY_ONE_PEER - (64 << 10), "{text}");
+            assert!(count < 3 || share.held() > 3 << 20, "{text}");
+            // Another peer has room for a message that comes in part.
+            assert!(connections.serves(count, 1, 1 << 20), "{text}");
+            // What its connections hold is given back, also by those that are gone.
+            connections.peers.drain(1..count).for_each(drop);
+            connections.pass_time(LONG_NS);
+            assert_eq!(share.held(), 0, "{text}");
+        }
+    }
+}
+
+/// What happens at one of a peer's connections.
+#[derive(Clone, Copy, Debug)]
+enum PeerHappening {
+    Announced(u32),
+    /// Chunks of the last message that was announced come. One that has come whole, or was given up, is skipped.
+    Chunks(u8),
+    Cancelled(u8),
+    Succeeded,
+}
+
+fn happening() -> impl Strategy<Value = PeerHappening> {
+    prop_oneof![
+        3 => (1..=Connections::LARGEST_BYTES).prop_map(PeerHappening::Announced),
+        6 => (1..32_u8).prop_map(PeerHappening::Chunks),
+        1 => any::<u8>().prop_map(PeerHappening::Cancelled),
+        1 => Just(PeerHappening::Succeeded),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #[test]
+    fn what_a_peer_holds_is_within_its_share_and_all_of_it_is_given_back(
+        is_native in any::<bool>(),
+        happenings in proptest::collection::vec((0..4_usize, happening()), 1..100),
+    ) {
+        let encoding = [Encoding::Protobuf, Encoding::Native][usize::from(is_native)];
+        let mut connections = Connections::open(4, encoding);
+        let share = connections.are_of_one_peer(0..4);
+        let signals = ConnectionSignals::new().with_peer_share(Some(Arc::clone(&share)));
+        let mut calls = [0_u64; 4];
+        for (which, happening) in happenings {
+            let call = &mut calls[which];
+            connections.at(which, |peer| {
+                match happening {
+                    PeerHappening::Announced(bytes) => {
+                        *call += 1;
+                        peer.input(&announced(*call, bytes)).unwrap();
+                    }
+                    PeerHappening::Chunks(count) if *call > 0 => {
+                        let piece = chunk(*call, &[7; CHUNK_BYTES_MAX as usize]);
+                        // More than was announced is the connection's end.
+                        let _ = (0..count).try_for_each(|_| peer.input(&piece));
+                    }
+                    PeerHappening::Cancelled(which) if *call > 0 => {
+                        let cancel = step(1 + u64::from(which) % *call, Parts::CANCEL, b"");
+                        let _ = peer.input(&frame(&cancel));
+                    }
+                    PeerHappening::Succeeded => {
+                        peer.succeed(Successor::SameProcess);
+                        peer.connection.apply_signals(&signals, FlowHints::default());
+                    }
+                    _ => {}
+                }
+                peer.steps();
+            });
+            let left = connections.at(0, |peer| peer.heap.room_in_part());
+            prop_assert!(left >= LEFT_BY_ONE_PEER - (64 << 10), "{left} left");
+        }
+        connections.pass_time(LONG_NS);
+        connections.pass_time(LONG_NS);
+        prop_assert_eq!(share.held(), 0);
     }
 }
 

@@ -44,11 +44,11 @@ impl SendHeap {
         })
     }
 
-    /// The same heap, of an attachment that counts what its messages take of the service's memory in the share of this node.
+    /// The same heap, of an attachment that counts what its messages take of the service's memory in the share of this user.
     #[must_use]
-    pub fn counted_in(self, node: &Arc<PrivateBytes>) -> SendHeap {
+    pub fn counted_in(self, user: &Arc<PrivateBytes>) -> SendHeap {
         SendHeap {
-            share: PrivateBytes::of_attachment(node),
+            share: PrivateBytes::of_attachment(user),
             ..self
         }
     }

@@ -73,7 +73,8 @@ pub fn beside(
         }
         let start = restoring(&saved.kind, old_version);
         let start = start.ok_or_else(|| damaged("this transport cannot be left while calls go on"))?;
-        let link = Arc::new(ConnectionSignals::new());
+        let share = predecessor.link.peer_share().cloned();
+        let link = Arc::new(ConnectionSignals::new().with_peer_share(share));
         let old = start(Predecessor {
             saved: Some(saved),
             descriptors: predecessor.descriptors,
@@ -167,7 +168,8 @@ impl TransportMigration {
             return Err(fields.damaged("more transports than there can be"));
         }
         let mut descriptors: VecDeque<OwnedFd> = predecessor.descriptors.into();
-        let link = Arc::new(ConnectionSignals::restore(&mut fields)?);
+        let share = predecessor.link.peer_share().cloned();
+        let link = Arc::new(ConnectionSignals::restore(&mut fields)?.with_peer_share(share));
         let mut transport = |fields: &mut FieldReader<'_>, link: &Arc<ConnectionSignals>| {
             let (kind, version, code) = (fields.text()?.to_owned(), fields.u32()?, fields.u32()?);
             let (bytes, count) = (fields.run()?.to_vec(), fields.u32()? as usize);

@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use prost::Message;
@@ -42,6 +42,8 @@ pub(crate) struct AppRegistry {
     next_request: Cell<u64>,
     /// The private memory that messages of all apps take on their way.
     private_bytes: Arc<PrivateBytes>,
+    /// The shares of users in it that have apps.
+    private_bytes_of_users: RefCell<HashMap<u32, Weak<PrivateBytes>>>,
     user_names: RefCell<UserNames>,
 }
 
@@ -155,6 +157,7 @@ impl AppRegistry {
             unattached: RefCell::default(),
             next_request: Cell::new(1),
             private_bytes: PrivateBytes::of_node(),
+            private_bytes_of_users: RefCell::default(),
             user_names: RefCell::default(),
         }
     }
@@ -164,9 +167,16 @@ impl AppRegistry {
         self.user_names.borrow_mut().name(user)
     }
 
-    /// The node's share of private memory, in which those of its apps lie.
-    pub(crate) fn private_bytes(&self) -> &Arc<PrivateBytes> {
-        &self.private_bytes
+    /// A user's share of the node's private memory, in which those of its apps lie.
+    pub(crate) fn private_bytes_of(&self, user: u32) -> Arc<PrivateBytes> {
+        let mut of_users = self.private_bytes_of_users.borrow_mut();
+        if let Some(share) = of_users.get(&user).and_then(Weak::upgrade) {
+            return share;
+        }
+        of_users.retain(|_, share| share.strong_count() > 0);
+        let share = PrivateBytes::of_user(&self.private_bytes);
+        of_users.insert(user, Arc::downgrade(&share));
+        share
     }
 
     /// A number for an app that no other has had.

@@ -248,7 +248,7 @@ impl AppServer {
             self.ring_slots(attach.completion_slots)?,
         );
         let send_heap = map_send_heap(descriptors, live.limits.send_heap_bytes)?;
-        let send_heap = send_heap.counted_in(self.apps.private_bytes());
+        let send_heap = send_heap.counted_in(&self.apps.private_bytes_of(credentials.uid));
         let limits = receive_limits(attach, &send_heap, live.limits.receive_heap_bytes)?;
         let waiting = self.waiting(attach)?;
         let shared = SharedMemory::create(slots, control, limits)?;

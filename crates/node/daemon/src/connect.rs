@@ -800,7 +800,7 @@ impl Connector {
     }
 
     fn opening(&self, spec: ConnectionSpec) -> ConnectionOpening {
-        ConnectionOpening::new(spec, ConnectionSignals::new(), &self.runtimes)
+        ConnectionOpening::new(spec, ConnectionSignals::new(), &self.connections, &self.runtimes)
     }
 }
 

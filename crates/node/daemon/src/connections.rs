@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::compose::{self, ConnectionSpec, SavedConnection};
 use crate::counts::PacketsGone;
 use crate::log;
+use crate::peer_shares::PeerShares;
 use crate::permits::Permits;
 use crate::policies::Instance;
 use crate::policies::chain::Chain;
@@ -30,6 +31,8 @@ pub(crate) struct ConnectionRegistry {
     next_id: Cell<ConnectionId>,
     /// How many there may be.
     pub(crate) permits: Permits,
+    /// What peers hold of messages in part.
+    peer_shares: PeerShares,
     /// Packets of connections that have ended.
     pub(crate) packets_gone: PacketsGone,
     /// Told when a connection has ended.
@@ -98,6 +101,7 @@ impl ConnectionRegistry {
             open: RefCell::default(),
             next_id: Cell::new(1),
             permits,
+            peer_shares: PeerShares::default(),
             packets_gone: PacketsGone::default(),
             ended: Notify::new(),
             changed: Notify::new(),
@@ -238,11 +242,13 @@ impl ConnectionOpening {
     pub(crate) fn new(
         spec: ConnectionSpec,
         signals: ConnectionSignals,
+        connections: &ConnectionRegistry,
         runtimes: &Runtimes,
     ) -> ConnectionOpening {
+        let share = connections.peer_shares.share(spec.app.identity.id, &spec.peer);
         ConnectionOpening {
             context: spec.context(),
-            signals: Arc::new(signals),
+            signals: Arc::new(signals.with_peer_share(share)),
             waker: runtimes[spec.app.runtime].new_waker(),
             spec: Arc::new(spec),
         }

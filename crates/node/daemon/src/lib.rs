@@ -48,6 +48,7 @@ pub mod notify;
 pub mod observe;
 mod page;
 mod page_token;
+mod peer_shares;
 mod peers;
 mod permits;
 mod places;

@@ -165,7 +165,10 @@ impl RelayAccess {
         };
         AppEndpoint {
             runtime: self.connector.runtimes.place(name),
-            send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
+            send_heap: self
+                .no_heap
+                .clone()
+                .counted_in(&apps.private_bytes_of(credentials.uid)),
             judging: JudgedConnections::ThoseItServes,
             form: BodyForm::Protobuf,
             compressed,

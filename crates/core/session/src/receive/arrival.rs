@@ -1,5 +1,5 @@
-//! What a peer can make this end hold for messages that do not come: memory is taken as bytes arrive, each connection has a
-//! share of its app's, and messages in part must go on coming and be whole within a time.
+//! What a peer can make this end hold for messages that do not come: memory is taken as bytes arrive, all connections of a peer
+//! have one share of their app's, and messages in part must go on coming and be whole within a time.
 
 use provost_datapath::{Buffer, Context, HeapFull, Nanos, ReceiveHeap};
 use provost_wire::Code;
@@ -16,8 +16,8 @@ const GROWTH_FACTOR: u32 = 4;
 pub(crate) const ARRIVAL_NS: Nanos = 60_000_000_000;
 /// How fast messages in part must come together at least, past that time, in bytes per second.
 const ARRIVAL_BYTES_PER_S: u64 = 32 << 10;
-/// Of what its app's receive heap has for messages in part, one connection may hold so many times as much as it leaves to the
-/// others. So there is always something left, and a largest message fits a heap of two.
+/// Of what its app's receive heap has for messages in part, the connections of one peer together may hold so many times as much
+/// as they leave to the others. So there is always something left, and a largest message fits a heap of two.
 const SHARE_OF_ROOM: u64 = 2;
 /// How often it is asked whether messages in part go on coming.
 const PROGRESS_NS: Nanos = 30_000_000_000;
@@ -61,7 +61,7 @@ pub(crate) struct ArrivalProgress {
     bytes: u64,
 }
 
-/// Why a message gets no place: there is no memory, or the connection has its share.
+/// Why a message gets no place: there is no memory, or its peer has its share.
 pub(crate) const HEAP_FULL: &str =
     "the receiver has no memory for the message: its app holds on to too many received messages";
 pub(crate) const SHARE_TAKEN: &str = "the receiver has no memory for the message: messages that have come in part hold all that they may of its app's memory";
@@ -119,19 +119,25 @@ impl PartialStep {
 }
 
 impl FrameParser {
-    /// Whether the connection's share has room for so many bytes more of messages in part.
+    /// Whether the peer's share has room for so many bytes more of messages in part.
     pub(crate) fn share_has_room(&self, more: u32, receive: &dyn ReceiveHeap) -> bool {
         let more = u64::from(more);
         match receive.room_in_part().checked_sub(more) {
-            Some(left) => self.held_bytes + more <= left.saturating_mul(SHARE_OF_ROOM),
+            Some(left) => self.held.share().held() + more <= left.saturating_mul(SHARE_OF_ROOM),
             None => false,
         }
+    }
+
+    /// Counts so many bytes more that messages in part hold.
+    pub(crate) fn hold_more(&mut self, bytes: u32) {
+        self.held.set_bytes(self.held.bytes() + u64::from(bytes));
     }
 
     /// Counts a message no more that has come whole, or is given up.
     pub(crate) fn end_partial(&mut self, partial: &mut PartialStep) {
         self.receiving_bytes -= u64::from(partial.total);
-        self.held_bytes -= u64::from(partial.held_bytes);
+        self.held
+            .set_bytes(self.held.bytes() - u64::from(partial.held_bytes));
         if let BodyTarget::Private(buffer) = &mut partial.into {
             buffer.charge = None;
         }
@@ -164,7 +170,7 @@ impl Connection {
                 continue;
             }
             if partial.grow(wanted, context).is_ok() {
-                self.parser.held_bytes += u64::from(more);
+                self.parser.hold_more(more);
                 return Ok(());
             }
             refused = HEAP_FULL;
@@ -255,7 +261,7 @@ impl Connection {
             return None;
         }
         self.parser.progress = ArrivalProgress::from(clock);
-        let is_stalled = self.parser.held_bytes > UNPROVEN_BYTES_MAX && progress.bytes < PROGRESS_BYTES_MIN;
+        let is_stalled = self.parser.held.bytes() > UNPROVEN_BYTES_MAX && progress.bytes < PROGRESS_BYTES_MIN;
         is_stalled.then_some(progress.since)
     }
 

@@ -104,7 +104,9 @@ impl FrameParser {
         calls: &mut OpenCalls,
         fields: &FieldReader<'_>,
     ) -> Result<(), RestoreError> {
-        (self.receiving_bytes, self.held_bytes) = calls.receiving_bytes();
+        let (receiving_bytes, held_bytes) = calls.receiving_bytes();
+        self.receiving_bytes = receiving_bytes;
+        self.held.set_bytes(held_bytes);
         if self.receiving_bytes > 0 {
             // Their times begin anew.
             self.next_expiry = 0;

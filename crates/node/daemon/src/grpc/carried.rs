@@ -165,7 +165,7 @@ impl GrpcAccess {
         let mut fields = open_port_state(state)?;
         let ends = ConnectionEnds::of(&socket);
         let carrier = carrier_of(&mut fields, socket)?;
-        let send_heap = self.new_share();
+        let send_heap = self.new_share(process.credentials.uid);
         let counts = Arc::default();
         let parts = self.port_parts(&listener, carrier, &send_heap, &counts);
         let port = GrpcPort::restore(&mut fields, parts, binding_of, now_ns())?;

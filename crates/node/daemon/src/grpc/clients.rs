@@ -190,7 +190,7 @@ impl GrpcAccess {
             return;
         };
         let name = app_name(&self.config.live(), &listener.config, &arrived.process);
-        let send_heap = self.new_share();
+        let send_heap = self.new_share(arrived.process.credentials.uid);
         let carriage = match arrived.redirection {
             None => CarriedConnection::of(&*arrived.carrier),
             // A successor would not know where it was going.
@@ -239,9 +239,9 @@ impl GrpcAccess {
         client.attending.replace(Some(attending));
     }
 
-    /// The share of private memory of a client, which has no heap.
-    pub(super) fn new_share(&self) -> SendHeap {
-        self.no_heap.clone().counted_in(self.apps.private_bytes())
+    /// The share of private memory of a user's client, which has no heap.
+    pub(super) fn new_share(&self, user: u32) -> SendHeap {
+        self.no_heap.clone().counted_in(&self.apps.private_bytes_of(user))
     }
 
     /// What the port of a client of a listener is made of.

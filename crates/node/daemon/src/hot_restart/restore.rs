@@ -275,7 +275,7 @@ impl RestoringApp {
         let announcing = control.try_clone().map_err(|error| failed(&error))?;
         let control = ControlSocket::new(control.into()).map_err(|error| failed(&error))?;
         let send_heap = map_send_heap(descriptors.take_one(&what)?).map_err(|error| failed(&error))?;
-        let send_heap = send_heap.counted_in(plane.apps.private_bytes());
+        let send_heap = send_heap.counted_in(&plane.apps.private_bytes_of(app.uid));
         let doorbell = [descriptors.take_one(&what)?, descriptors.take_one(&what)?];
         let source = PortSource {
             segments: Box::new(AnnouncedSegments::of_successor(announcing)),
@@ -611,7 +611,13 @@ impl<'a> ConnectionBuilder<'a> {
         };
         let mut fields = FieldReader::new("link", &state.link);
         let signals = ConnectionSignals::restore(&mut fields).map_err(|error| failed_state(&what, &error))?;
-        Ok(ConnectionOpening::new(spec, signals, &self.plane.runtimes))
+        let plane = self.plane;
+        Ok(ConnectionOpening::new(
+            spec,
+            signals,
+            &plane.connections,
+            &plane.runtimes,
+        ))
     }
 
     /// Both ends of a connection within the node are made together.
