@@ -376,7 +376,7 @@ impl SimApp {
         turn.trace.note(&[3, turn.now, connection.pair as u64]);
         report.closed.push(connection.pair);
         if let AppMind::Client(client) = &mut connection.mind {
-            client.forget_unbegun();
+            client.forget_unread(turn.now);
             self.totals.add(&client.totals);
         }
         match connection.mind.open_calls() {

@@ -13,6 +13,8 @@ use crate::nodes::DEADLINE_SLACK_NS;
 use crate::outcome::{CallFate, ConnectionCourse, Memory, OutgoingStep, ReceivedStep};
 use crate::plan::{Answer, Plan, SMALL_SIZE, Way};
 
+/// How long what an app has handed over may lie unread, in simulated nanoseconds.
+const UNREAD_NS: Nanos = 100_000;
 /// How long a small call on a connection that nothing befell waits at most for all others, in simulated nanoseconds, beside
 /// the time that its server thinks: three times as long as the slowest of 2,000 seeds, behind megabytes of others on a
 /// carrier that holds 4,000 bytes.
@@ -228,9 +230,11 @@ impl SimulatedClient {
         Ok(())
     }
 
-    /// Its connection is gone: what it had not handed over never began.
-    pub(crate) fn forget_unbegun(&mut self) {
-        self.calls.retain(|_, call| call.begun_at.is_some());
+    /// Its connection is gone: what it had not handed over never began, and what it handed over just now its node may not have
+    /// read. Such calls a library ends itself, or begins anew.
+    pub(crate) fn forget_unread(&mut self, now: Nanos) {
+        let is_read = |call: &ClientCall| call.begun_at.is_some_and(|begun_at| begun_at + UNREAD_NS < now);
+        self.calls.retain(|_, call| is_read(call) || call.got > 0);
     }
 
     /// What is open now, for people.

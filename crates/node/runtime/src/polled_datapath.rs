@@ -276,14 +276,3 @@ pub(crate) fn sync_watch(platform: &mut impl RuntimePlatform, number: u32, path:
     // A socket that cannot be watched is tried in every round (see `poll_path`), and by its timer while dormant.
     path.watched = wanted.filter(|_| done.is_ok());
 }
-
-/// A datapath with its app, if both are there.
-pub(crate) fn path_and_app<'a>(
-    paths: &'a mut NumberedSlots<PolledDatapath>,
-    apps: &'a mut NumberedSlots<PolledApp>,
-    number: u32,
-) -> Option<(&'a mut PolledDatapath, &'a mut PolledApp)> {
-    let path = paths.get_mut(number)?;
-    let app = apps.get_mut(path.app)?;
-    Some((path, app))
-}

@@ -22,7 +22,7 @@ use crate::orders::ReconfigureOrder;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::poll_token::{KIND_APP, KIND_INBOX, KIND_PATH, KIND_SHIFT, token};
 use crate::polled_app::PolledApp;
-use crate::polled_datapath::{PolledDatapath, path_and_app, submit, sync_watch};
+use crate::polled_datapath::{PolledDatapath, submit, sync_watch};
 use crate::time_spent::RoundOutcome;
 use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
@@ -649,7 +649,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             // It may end now, but not before it knows of the calls that its app has submitted.
             self.poll_app(app);
         }
-        let Some((path, app)) = path_and_app(&mut self.paths, &mut self.apps, number) else {
+        let (apps, paths) = (&mut self.apps, &mut self.paths);
+        let Some(path) = paths.get_mut(number) else {
+            return false;
+        };
+        let Some(app) = apps.get_mut(path.app) else {
             return false;
         };
         let app_number = path.app;
@@ -659,15 +663,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if path.is_on_probation {
             path.end_probations(self.now);
         }
-        let has_broken = path.datapath.link().ended().is_some();
-        if has_broken {
-            // Calls that the app submitted before it could know end with the others.
-            self.poll_app(app_number);
-        }
-        let Some((path, app)) = path_and_app(&mut self.paths, &mut self.apps, number) else {
-            return true;
-        };
-        if has_broken {
+        if path.datapath.link().ended().is_some() {
             // The ends of its calls and its own reach the app together, so that the app begins no call in between.
             for _ in 0..POLLS_TO_END_MAX {
                 busy |= path.poll(app, self.now, try_socket, &mut self.buffers);
