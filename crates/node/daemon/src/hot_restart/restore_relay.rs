@@ -15,7 +15,7 @@ use crate::relay::{CarriedRelay, RelayOrigin};
 /// Makes everything of a relay but the engines of its connections.
 pub(super) fn begin(
     plane: &ControlPlane,
-    relay: state::Relay,
+    relay: state::SavedRelay,
     descriptors: &mut Descriptors,
 ) -> Result<RestoringApp, NotRestored> {
     let carried = CarriedRelay {

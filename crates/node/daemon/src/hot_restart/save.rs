@@ -178,6 +178,25 @@ struct Writer<'a> {
     connections: usize,
 }
 
+/// Callers that are no apps whose states take so many bytes together.
+fn callers_with_room(mut saved: Vec<SavedApp>, bytes_max: usize) -> Vec<SavedApp> {
+    let mut bytes = 0;
+    saved.retain(|caller| {
+        let has_room = bytes + caller.port.len() <= bytes_max;
+        if has_room {
+            bytes += caller.port.len();
+        } else {
+            let app = caller.app;
+            tracing::warn!(
+                app,
+                "gRPC clients or calls of other nodes have left too much unread to carry all of them: this one's connection ends"
+            );
+        }
+        has_room
+    });
+    saved
+}
+
 impl Writer<'_> {
     /// What the node has beside its apps.
     fn found(&mut self) -> io::Result<state::Node> {
@@ -271,17 +290,8 @@ impl Writer<'_> {
 
     /// Clients that speak gRPC, as many as have room.
     fn clients(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::GrpcClient>> {
-        let (mut clients, mut bytes) = (Vec::with_capacity(saved.len()), 0);
-        for client in saved {
-            if bytes + client.port.len() > CLIENTS_BYTES_MAX {
-                let app = client.app;
-                tracing::warn!(
-                    app,
-                    "gRPC clients have left too much unread to carry all of them: this one's connection ends"
-                );
-                continue;
-            }
-            bytes += client.port.len();
+        let mut clients = Vec::with_capacity(saved.len());
+        for client in callers_with_room(saved, CLIENTS_BYTES_MAX) {
             // One of which the control plane has heard the end is no more.
             if let Some(carried) = self.plane.grpc.carried(client.app) {
                 clients.push(self.client(client, carried)?);
@@ -317,21 +327,12 @@ impl Writer<'_> {
     }
 
     /// Calls of other nodes, as many as have room.
-    fn relays(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::Relay>> {
-        let (mut relays, mut bytes) = (Vec::with_capacity(saved.len()), 0);
-        for relay in saved {
-            if bytes + relay.port.len() > RELAYS_BYTES_MAX {
-                let app = relay.app;
-                tracing::warn!(
-                    app,
-                    "too many messages of other nodes wait to carry all of them: this one's connection ends"
-                );
-                continue;
-            }
-            bytes += relay.port.len();
-            // One of which the control plane has heard the end is no more.
+    fn relays(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::SavedRelay>> {
+        let mut relays = Vec::with_capacity(saved.len());
+        for relay in callers_with_room(saved, RELAYS_BYTES_MAX) {
+            // As with clients.
             if let Some(carried) = self.plane.relays.carried(relay.app) {
-                relays.push(state::Relay {
+                relays.push(state::SavedRelay {
                     app: Some(state::App {
                         name: carried.name,
                         ..self.of_runtime(relay)?

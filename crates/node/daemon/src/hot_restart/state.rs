@@ -124,12 +124,12 @@ pub(super) struct Node {
     pub(super) grpc_clients: Vec<GrpcClient>,
     /// Calls of other nodes that this one passes on; none if the other process does not read them. Descriptors: their own.
     #[prost(message, repeated, tag = "15")]
-    pub(super) relays: Vec<Relay>,
+    pub(super) relays: Vec<SavedRelay>,
 }
 
 /// What stands between a connection of another node and a gRPC server. Descriptors: those of its connections' engines.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Relay {
+pub(super) struct SavedRelay {
     /// What it has in common with apps. It has neither offers nor requests.
     #[prost(message, optional, tag = "1")]
     pub(super) app: Option<App>,
