@@ -43,9 +43,7 @@ pub(crate) fn check_attachments(
         return Ok(());
     };
     let live = config.live();
-    let of_table = |name: &str| live.app_table(name).is_some_and(|other| other.name == table.name);
-    let apps = apps.all();
-    let attached = apps.values().filter(|app| of_table(app.name())).count();
+    let attached = apps.count_of_table(&live, &table.name);
     if attached < most {
         return Ok(());
     }

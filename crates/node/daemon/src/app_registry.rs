@@ -22,9 +22,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::app_process::AppProcess;
 use crate::compose::AppEndpoint;
+use crate::config::Config;
 use crate::permits::AppConnections;
 use crate::refusal::Refusal;
 use crate::runtime::AppId;
+use crate::table_counts::TableCounts;
 use crate::user_names::UserNames;
 
 /// How often an app that waits for many answers is looked after.
@@ -35,6 +37,8 @@ pub(crate) struct AppRegistry {
     attached: RefCell<HashMap<AppId, Rc<AttachedApp>>>,
     /// How many of them each user has, where that is any.
     of_users: RefCell<HashMap<u32, usize>>,
+    /// How many of them each `[[app]]` table has.
+    of_tables: RefCell<TableCounts>,
     next_id: Cell<AppId>,
     /// Control sockets of processes that have not attached.
     unattached: RefCell<BTreeMap<u64, OwnedFd>>,
@@ -153,6 +157,7 @@ impl AppRegistry {
         AppRegistry {
             attached: RefCell::default(),
             of_users: RefCell::default(),
+            of_tables: RefCell::default(),
             next_id: Cell::new(1),
             unattached: RefCell::default(),
             next_request: Cell::new(1),
@@ -211,12 +216,20 @@ impl AppRegistry {
         self.of_users.borrow().get(&user).copied().unwrap_or(0)
     }
 
+    /// How many apps a table of the configuration in effect has.
+    pub(crate) fn count_of_table(&self, live: &Rc<Config>, table: &str) -> usize {
+        let attached = self.attached.borrow();
+        let names = || attached.values().map(|app| app.name());
+        self.of_tables.borrow_mut().of_table(live, table, names)
+    }
+
     pub(crate) fn find(&self, id: AppId) -> Option<Rc<AttachedApp>> {
         self.attached.borrow().get(&id).map(Rc::clone)
     }
 
     pub(crate) fn insert(&self, app: Rc<AttachedApp>) {
         let user = app.endpoint.identity.uid;
+        self.of_tables.borrow_mut().count_in(app.name());
         let replaced = self.attached.borrow_mut().insert(app.id(), app);
         replaced.iter().for_each(|app| self.count_out(app));
         *self.of_users.borrow_mut().entry(user).or_default() += 1;
@@ -230,6 +243,7 @@ impl AppRegistry {
 
     /// An app is not attached any more.
     fn count_out(&self, app: &AttachedApp) {
+        self.of_tables.borrow_mut().count_out(app.name());
         let mut of_users = self.of_users.borrow_mut();
         if let Entry::Occupied(mut of_user) = of_users.entry(app.endpoint.identity.uid) {
             *of_user.get_mut() -= 1;

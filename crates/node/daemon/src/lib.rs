@@ -70,6 +70,7 @@ mod services;
 mod sockets;
 mod stream_listener;
 mod suggestion;
+mod table_counts;
 mod thread_pool;
 mod transport;
 mod turns;
