@@ -66,3 +66,50 @@ impl PeerShares {
         Some(share)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(identity: &str, address: &str) -> PeerEndpoint {
+        PeerEndpoint {
+            identity: identity.into(),
+            address: address.into(),
+            app: None,
+            attested: None,
+        }
+    }
+
+    #[test]
+    fn all_connections_of_a_peer_to_an_app_have_one_share() {
+        let shares = PeerShares::default();
+        let of = |app, identity: &str, address: &str| shares.share(app, &peer(identity, address));
+        let same = |one: &Option<Arc<PrivateBytes>>, other: &Option<Arc<PrivateBytes>>| {
+            let (one, other) = (one.as_ref().expect("a share"), other.as_ref().expect("a share"));
+            Arc::ptr_eq(one, other)
+        };
+        let first = of(1, "", "10.0.0.1:1");
+        assert!(same(&first, &of(1, "", "10.0.0.1:2")));
+        assert!(!same(&first, &of(1, "", "10.0.0.2:1")));
+        assert!(!same(&first, &of(2, "", "10.0.0.1:1")));
+        // Whoever proves who it is has its own, wherever it calls from.
+        let proved = of(1, "node-a", "10.0.0.1:1");
+        assert!(!same(&first, &proved));
+        assert!(same(&proved, &of(1, "node-a", "10.9.9.9:1")));
+        // A network of IPv6 is one peer.
+        let of_network = of(1, "", "[2001:db8::1]:1");
+        assert!(same(&of_network, &of(1, "", "[2001:db8::2]:1")));
+    }
+
+    #[test]
+    fn shares_that_no_connection_has_any_more_are_forgotten() {
+        let shares = PeerShares::default();
+        let kept = shares.share(1, &peer("", "10.0.0.1:1"));
+        for number in 0..100_000 {
+            drop(shares.share(1, &peer(&format!("node-{number}"), "")));
+        }
+        assert!(shares.shares.borrow().len() <= 4 * KEPT_MIN);
+        let again = shares.share(1, &peer("", "10.0.0.1:2"));
+        assert!(Arc::ptr_eq(&kept.expect("a share"), &again.expect("a share")));
+    }
+}
