@@ -7,6 +7,7 @@
 //! What the configuration or an operator gave is pinned: it is not forgotten, and no app's schema goes before it.
 
 mod cache;
+mod compiling;
 mod methods;
 mod opaque;
 mod work;
@@ -25,6 +26,8 @@ use provost_wire::limits::SCHEMA_BYTES_MAX;
 
 use crate::plurals::counted;
 use cache::{CACHE_BOUNDS, SchemaCache, read_bounded};
+use compiling::CheckedSet;
+pub(crate) use compiling::compile;
 pub(crate) use methods::ServiceMethods;
 pub(crate) use opaque::{OpaqueServices, opaque_schema};
 pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SchemaWork};
@@ -598,55 +601,6 @@ fn memory_bytes(schema: &Schema, descriptor_set_bytes: usize) -> usize {
         + descriptor_set_bytes * 3
 }
 
-/// A set whose services are told apart, and of which no tables were made yet.
-struct CheckedSet {
-    schema: Schema,
-    hashes: Vec<SchemaHash>,
-}
-
-impl CheckedSet {
-    fn check(descriptor_set: &[u8], services_max: usize) -> Result<CheckedSet, StoreError> {
-        if descriptor_set.len() > SCHEMA_BYTES_MAX {
-            return Err(StoreError::TooLarge {
-                bytes: descriptor_set.len(),
-            });
-        }
-        let schema = Schema::from_descriptor_set(descriptor_set)?;
-        match schema.services.len() {
-            0 => return Err(StoreError::NoService),
-            services if services > services_max => {
-                return Err(StoreError::Services {
-                    services,
-                    bound: services_max,
-                });
-            }
-            _ => {}
-        }
-        let hashes = schema.service_hashes().map_err(StoreError::Reach)?;
-        Ok(CheckedSet { schema, hashes })
-    }
-
-    fn compile(self, descriptor_set: &[u8]) -> Result<Vec<BoundSchema>, StoreError> {
-        let tables = Arc::new(Tables::compile(&self.schema)?);
-        let (schema, descriptor_set) = (Arc::new(self.schema), Arc::<[u8]>::from(descriptor_set));
-        let services = schema.services.iter().zip(self.hashes);
-        let bind = |(service, hash): (&provost_schema::Service, SchemaHash)| BoundSchema {
-            service: service.full_name.clone(),
-            hash,
-            schema: Arc::clone(&schema),
-            tables: Arc::clone(&tables),
-            descriptor_set: Arc::clone(&descriptor_set),
-            methods: OnceLock::new(),
-        };
-        Ok(services.map(bind).collect())
-    }
-}
-
-/// The schemas of all services of a descriptor set.
-pub(crate) fn compile(descriptor_set: &[u8]) -> Result<Vec<BoundSchema>, StoreError> {
-    CheckedSet::check(descriptor_set, usize::MAX)?.compile(descriptor_set)
-}
-
 #[cfg(test)]
 mod tests {
     use prost::Message;
@@ -675,7 +629,7 @@ mod tests {
     }
 
     /// Services with one method each, of a message with so many fields.
-    fn encoded(services: &[&str], fields: i32) -> Vec<u8> {
+    pub(super) fn encoded(services: &[&str], fields: i32) -> Vec<u8> {
         let method = MethodDescriptorProto {
             name: Some("Call".into()),
             input_type: Some(".t.M".into()),
