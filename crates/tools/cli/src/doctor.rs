@@ -328,19 +328,27 @@ fn judge_status(status: &Status) -> Vec<Finding> {
             "the last good configuration holds: mend the file, then `provost config reload`",
         ));
     }
-    let warnings = status.warnings.iter();
-    findings.extend(warnings.map(|warning| Finding::warning("warning", warning.clone(), remedy_of(warning))));
+    findings.extend(status.warnings.iter().map(|warning| finding_of(warning)));
     findings
 }
 
+/// What a warning of the node's is about is in front of it.
+fn finding_of(warning: &str) -> Finding {
+    let (subject, found) = match warning.split_once(": ") {
+        Some(("open", found)) => ("open", found),
+        Some(("policies", found)) => ("policies", found),
+        Some(("certificates", found)) => ("certificates", found),
+        _ => ("node", warning),
+    };
+    Finding::warning(subject, found, remedy_of(subject))
+}
+
 /// What to do about a warning of the node's, by what it is about.
-fn remedy_of(warning: &str) -> &'static str {
-    match warning.split(':').next() {
-        Some("open") => {
-            "write [[app]] tables (docs/authority.md), unless all who may attach trust each other"
-        }
-        Some("policies") => "`provost policy list` shows what each is for",
-        Some("certificates") => "`provost certs` shows those in use, and where each comes from",
+fn remedy_of(subject: &str) -> &'static str {
+    match subject {
+        "open" => "write [[app]] tables (docs/authority.md), unless all who may attach trust each other",
+        "policies" => "`provost policy list` shows what each is for",
+        "certificates" => "`provost certs` shows those in use, and where each comes from",
         _ => "the log has more of it (journalctl --unit provostd)",
     }
 }
@@ -517,14 +525,31 @@ mod tests {
 
     #[test]
     fn each_warning_of_a_node_has_its_own_remedy() {
-        for (warning, expected) in [
-            ("open: the configuration has no [[app]]", "docs/authority.md"),
-            ("policies: one is for nothing known", "provost policy list"),
-            ("certificates: cert.pem ends in 2 d", "provost certs"),
-            ("something else", "journalctl"),
+        for (warning, line, expected) in [
+            (
+                "open: the configuration has no [[app]]",
+                "warning open         the configuration has no [[app]]",
+                "docs/authority.md",
+            ),
+            (
+                "policies: one is for nothing known",
+                "warning policies     one is for nothing known",
+                "provost policy list",
+            ),
+            (
+                "certificates: cert.pem ends in 2 d",
+                "warning certificates cert.pem ends in 2 d",
+                "provost certs",
+            ),
+            (
+                "something: else",
+                "warning node         something: else",
+                "journalctl",
+            ),
         ] {
-            let remedy = remedy_of(warning);
-            assert!(remedy.contains(expected), "{warning}: {remedy}");
+            let finding = finding_of(warning);
+            assert!(finding.remedy.contains(expected), "{finding:?}");
+            assert!(finding.draw(Canvas::plain()).starts_with(line), "{finding:?}");
         }
     }
 
