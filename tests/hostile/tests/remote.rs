@@ -141,7 +141,7 @@ fn peers_that_announce_much_and_send_little_or_nonsense_cost_little() {
     survives(nodes, claim().opening(), &WELCOMED, ANNOUNCING, &happened);
 }
 
-/// A heap of four of the largest messages, as by default, and two connections that have as much as two each in part.
+/// A heap of four of the largest messages, as by default, and two peers whose connections each have as much as two in part.
 #[test]
 fn peers_that_send_nearly_all_of_the_largest_messages_keep_nobody_out() {
     let limits = format!(

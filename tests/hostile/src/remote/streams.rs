@@ -23,6 +23,8 @@ const ANNOUNCERS: usize = 16;
 const ANNOUNCED_CALLS: u64 = 8;
 /// Bytes of the longest messages that [`nearly_all`] does not end.
 pub const NEARLY_ALL_BYTES: u32 = 4 << 20;
+/// Connections of one address on which they come.
+const NEARLY_ALL_CONNECTIONS: usize = 6;
 /// How often these are halved: the shortest have a kibibyte.
 const NEARLY_ALL_HALVINGS: u32 = 13;
 /// Between two rounds over all connections of an attack.
@@ -132,11 +134,11 @@ pub fn announce(scene: &RemoteScene, source: Ipv4Addr, _random: &mut Random) {
     }
 }
 
-/// One connection on which messages come of every length up to [`NEARLY_ALL_BYTES`], all but their last bytes.
+/// Connections on each of which messages come of every length up to [`NEARLY_ALL_BYTES`], all but their last bytes.
 pub fn nearly_all(scene: &RemoteScene, source: Ipv4Addr, _random: &mut Random) {
     let mut held: Vec<TcpStream> = Vec::new();
     while !scene.stop.is_set() {
-        top_up(&mut held, 1, || {
+        top_up(&mut held, NEARLY_ALL_CONNECTIONS, || {
             let mut stream = welcomed(scene, source)?;
             let lengths = (0..NEARLY_ALL_HALVINGS).flat_map(|halved| {
                 let times = 1 << (halved / 2);
