@@ -6,6 +6,7 @@ mod beside;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use provost_namespaces::Namespace;
 use provost_shm::{AsFd, Memfd, PacketSocket};
 use provost_wire::control::{AddSchema, Connect, Request, Unbind, request};
 use provost_wire::descriptor::{Parts, completion_kind};
-use rustix::process::Signal;
+use rustix::process::{Signal, Uid};
 
 /// What an app has at a node, in descriptors: its rings, bells, heap, segments and socket.
 const DESCRIPTORS_PER_APP: usize = 12;
@@ -118,6 +119,77 @@ fn operators_wait_for_no_attempt_to_reach_who_never_answers() {
     });
     println!("{:?}", node.replace());
     newcomer_offers_a_service(&node, &schema());
+}
+
+/// Apps of several users, each with as many attempts as it may have, until the node has as many as it may.
+#[test]
+fn a_node_has_so_many_attempts_at_once_and_goes_on() {
+    const USERS: u32 = 4;
+    const APPS_OF_USER: usize = 8;
+    const ATTEMPTS_OF_APP: u64 = 64;
+    if !rustix::process::geteuid().is_root() {
+        return provost_skip::forbidden("only root can attach as other users");
+    }
+    let (world, node) = node_of(&NodeOptions {
+        control: "mode = \"0666\"\nallow_any_user = true\n".to_owned(),
+        ..NodeOptions::default()
+    });
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(world.directory(), everybody).expect("permissions");
+    let (schema, nobody) = (schema(), TcpListener::bind("127.0.0.1:0").expect("a listener"));
+    // From here on the node knows the schema.
+    newcomer_offers_a_service(&node, &schema);
+    let address = nobody.local_addr().expect("an address").to_string();
+    let connect = |timeout: Duration| {
+        request::Body::Connect(Connect {
+            service: TARGETS[1].to_owned(),
+            schema_hash: schema.hash(TARGETS[1]).0.to_vec(),
+            address: address.clone(),
+            timeout_ns: timeout.as_nanos() as u64,
+        })
+    };
+    let refusal = |app: &mut RawApp| match app.ask(connect(Duration::from_millis(50)), &[]) {
+        Err(Gone::Refused { message, .. }) => message,
+        other => panic!("{other:?}"),
+    };
+    let mut apps = Vec::new();
+    for user in 1..=USERS {
+        for _ in 0..APPS_OF_USER {
+            let app = attached_as(1_000 + user, &node);
+            for id in 1000..1000 + ATTEMPTS_OF_APP {
+                let body = Some(connect(Duration::from_secs(3600)));
+                let packet = Request { id, body }.encode_to_vec();
+                let send = || app.socket.send(&packet, &[]);
+                eventually("the node reads requests", ANSWERED_WITHIN, || send().is_ok());
+            }
+            apps.push(app);
+        }
+        let mut one_more = attached_as(1_000 + user, &node);
+        eventually("the user has as many as it may", ANSWERED_WITHIN, || {
+            refusal(&mut one_more).contains("the apps of this user try to open 512")
+        });
+    }
+    let mut of_another = attached_as(999, &node);
+    let refused = refusal(&mut of_another);
+    assert!(refused.contains("all apps try to open 2048"), "{refused}");
+    newcomer_offers_a_service(&node, &schema);
+    drop(apps);
+    eventually("attempts end with their apps", ANSWERED_WITHIN, || {
+        !refusal(&mut of_another).contains("try to open")
+    });
+}
+
+/// Attaches as another user.
+fn attached_as(user: u32, node: &Node) -> RawApp {
+    std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| {
+            // Only this thread is of the user, and it ends.
+            let user = Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+            RawApp::attach(&node.socket, "caller").expect("it attaches")
+        });
+        attaching.join().expect("it attaches")
+    })
 }
 
 /// Apps that each try so often to open a connection to one who accepts it and says nothing; and what was accepted.
