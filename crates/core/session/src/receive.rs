@@ -54,6 +54,8 @@ pub(crate) struct FrameParser {
     /// Bytes of memory that they hold, counted with those of the peer's other connections to the app.
     pub(crate) held: PrivateCharge,
     progress: ArrivalProgress,
+    /// Bytes of messages that have come whole, as far as they count for the room of the next ones.
+    proven_bytes: u64,
     /// When the first of them must have come whole, on the clock of [`ListeningClock`].
     pub(crate) next_expiry: Nanos,
     text: Vec<u8>,
@@ -77,6 +79,7 @@ impl FrameParser {
             receiving_bytes: 0,
             held: PrivateBytes::of_peer().charge(0),
             progress: ArrivalProgress::default(),
+            proven_bytes: 0,
             next_expiry: Nanos::MAX,
             text: Vec::new(),
         }
@@ -585,7 +588,7 @@ impl Connection {
         let bytes = if is_private {
             left
         } else {
-            arrival::first_bytes(left, total, self.parser.receiving_bytes)
+            self.parser.first_bytes(left, total, context.receive)
         };
         let held_bytes = if left == total || parts == Parts::CANCEL {
             0
@@ -671,7 +674,7 @@ impl Connection {
         let Some(mut partial) = call.partial.take() else {
             return Ok(());
         };
-        self.parser.end_partial(&mut partial);
+        self.parser.end_whole(&mut partial);
         let id = call.id;
         let ends = partial.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let tell = partial.parts != Parts::CANCEL || call.announced;

@@ -195,6 +195,37 @@ fn connections_that_send_nearly_all_leave_room_for_others() {
     }
 }
 
+#[test]
+fn who_has_brought_a_message_has_room_for_the_next_when_it_is_announced() {
+    const BYTES: u32 = 1 << 20;
+    let mut connections = Connections::open(1, Encoding::Native);
+    let announce = |connections: &mut Connections, call| {
+        connections.at(0, |peer| {
+            let before = peer.heap.room_in_part();
+            peer.input(&announced(call, BYTES)).unwrap();
+            before - peer.heap.room_in_part()
+        })
+    };
+    let unproven = announce(&mut connections, 1);
+    assert!(unproven < u64::from(CHUNK_BYTES_MAX), "{unproven}");
+    connections.at(0, |peer| {
+        for piece in vec![7; BYTES as usize].chunks(CHUNK_BYTES_MAX as usize) {
+            peer.input(&chunk(1, piece)).unwrap();
+        }
+        assert_eq!(peer.steps().len(), 1);
+    });
+    let proven = announce(&mut connections, 2);
+    assert!(proven >= u64::from(BYTES), "{proven}");
+    // As much at once, and no more.
+    let beyond = announce(&mut connections, 3);
+    assert!(beyond < u64::from(CHUNK_BYTES_MAX), "{beyond}");
+    // Who then stops is believed no more.
+    connections.pass_time(LONG_NS);
+    connections.pass_time(LONG_NS);
+    let stopped = announce(&mut connections, 4);
+    assert!(stopped < u64::from(CHUNK_BYTES_MAX), "{stopped}");
+}
+
 /// Bytes of an app's room that one peer leaves to all others, whatever it sends.
 const LEFT_BY_ONE_PEER: u64 = Connections::HEAP_BYTES / 8 * 7 / 3;
 

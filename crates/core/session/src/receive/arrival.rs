@@ -8,8 +8,10 @@ use super::FrameParser;
 use crate::calls::{BodyTarget, PartialStep};
 use crate::connection::Connection;
 
-/// Bytes of messages in part that a connection gets room for when their headers come.
+/// Bytes of messages in part that a connection gets room for when their headers come, beside as many as it has brought whole.
 pub(crate) const UNPROVEN_BYTES_MAX: u64 = 256 << 10;
+/// Bytes of messages brought whole that count at the most.
+const PROVEN_BYTES_MAX: u64 = 32 << 20;
 /// By how much a place grows past what has come: so a long message is copied by less than a third once more.
 const GROWTH_FACTOR: u32 = 4;
 /// How long a message in part may take, in any case.
@@ -71,17 +73,6 @@ pub(crate) fn charge(buffer: &mut Buffer, bytes: u32, receive: &dyn ReceiveHeap)
     buffer.charge = receive.private_share().map(|share| share.charge(bytes.into()));
 }
 
-/// The first place of a body of which `left` bytes are in its first frame and `total` in all, while so many bytes of others
-/// are announced.
-pub(crate) fn first_bytes(left: u32, total: u32, receiving_bytes: u64) -> u32 {
-    if receiving_bytes + u64::from(total) <= UNPROVEN_BYTES_MAX {
-        total
-    } else {
-        // Never 0: no heap has a block of no bytes.
-        left.clamp(1, total)
-    }
-}
-
 impl PartialStep {
     /// Whether so many bytes more fit where it is.
     pub(crate) fn has_room_for(&self, bytes: u32) -> bool {
@@ -128,9 +119,28 @@ impl FrameParser {
         }
     }
 
+    /// The first place of a body of which `left` bytes are in its first frame and `total` in all. All of it, where the peer has
+    /// room for it and has brought as much already: a place that grows is copied.
+    pub(crate) fn first_bytes(&self, left: u32, total: u32, receive: &dyn ReceiveHeap) -> u32 {
+        let trusted_bytes = UNPROVEN_BYTES_MAX + self.proven_bytes;
+        if self.receiving_bytes + u64::from(total) <= trusted_bytes && self.share_has_room(total, receive) {
+            total
+        } else {
+            // Never 0: no heap has a block of no bytes.
+            left.clamp(1, total)
+        }
+    }
+
     /// Counts so many bytes more that messages in part hold.
     pub(crate) fn hold_more(&mut self, bytes: u32) {
         self.held.set_bytes(self.held.bytes() + u64::from(bytes));
+    }
+
+    /// Counts a message that has come whole.
+    pub(crate) fn end_whole(&mut self, partial: &mut PartialStep) {
+        let proven_bytes = self.proven_bytes + u64::from(partial.total);
+        self.proven_bytes = proven_bytes.min(PROVEN_BYTES_MAX);
+        self.end_partial(partial);
     }
 
     /// Counts a message no more that has come whole, or is given up.
@@ -229,6 +239,7 @@ impl Connection {
                 self.parser.next_expiry = self.parser.next_expiry.min(partial.expires_at);
                 continue;
             };
+            self.parser.proven_bytes = 0;
             self.break_call(slot, Code::Unavailable, reason, context);
         }
         if self.parser.receiving_bytes > 0 {
