@@ -35,8 +35,6 @@ pub(crate) struct Governed {
     pub(crate) failed: u64,
     /// Gets of the secret entry that were denied.
     pub(crate) denied: u64,
-    /// Calls that a node did not carry out, as it was being replaced, and that were made again.
-    pub(crate) repeated: u64,
     /// The longest time without a completion, in milliseconds.
     pub(crate) longest_gap_ms: f64,
     /// What the operator did, and what was seen.
@@ -119,18 +117,15 @@ impl Governed {
         self.calls += called.calls;
         self.failed += called.failed;
         self.denied += called.denied;
-        self.repeated += called.repeated;
         self.longest_gap_ms = self.longest_gap_ms.max(called.longest_gap_ms);
     }
 
     /// In a few words.
     pub(crate) fn summary(&self) -> String {
-        let further = [
-            (self.denied, "gets of the secret denied"),
-            (self.repeated, "not carried out and made again"),
-        ];
-        let further = further.iter().filter(|(count, _)| *count > 0);
-        let further: String = further.map(|(count, what)| format!(" {count} {what};")).collect();
+        let further = match self.denied {
+            0 => String::new(),
+            denied => format!(" {denied} gets of the secret denied;"),
+        };
         format!(
             "{} calls meanwhile, {} failed;{further} longest gap {:.1} ms",
             grouped(self.calls),

@@ -64,7 +64,7 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Option<u3
     tell(
         "replace",
         format!(
-            "provostd b by a new process ({}), which reaches the server anew: {} calls/s",
+            "provostd b by a new process ({}), which goes on with every connection: {} calls/s",
             replaced.pid,
             grouped(rate(&mut seen).await)
         ),

@@ -64,9 +64,6 @@ pub(crate) struct Called {
     pub(crate) failed: u64,
     /// Gets of the secret entry that were denied.
     pub(crate) denied: u64,
-    /// Calls that a node did not carry out, as it was being replaced, and that were made again.
-    #[serde(default)]
-    pub(crate) repeated: u64,
     pub(crate) longest_gap_ms: f64,
     pub(crate) seconds: f64,
 }
