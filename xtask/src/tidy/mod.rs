@@ -4,6 +4,7 @@
 mod circles;
 mod copies;
 mod names;
+mod promises;
 mod ratchet;
 mod transports;
 mod walks;
@@ -150,6 +151,8 @@ fn every_complaint(workspace: &Workspace) -> Result<Complaints, String> {
         }
     }
     complaints.extend(counts.complaints(settings.ratchet));
+    let document = std::fs::read_to_string(workspace.root.join(promises::DOCUMENT)).unwrap_or_default();
+    complaints.extend(promises::complaints(&document, &texts));
     let kept = kept_by_hand(texts);
     complaints.extend(circles::complaints(&kept));
     complaints.extend(copies::complaints(&kept));
