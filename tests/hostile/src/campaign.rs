@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use provost_e2e::program::Program;
 use provost_e2e::{Node, NodeOptions, Usage, World};
 
 use crate::Failure;
@@ -73,11 +74,13 @@ pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
         forgets(node, before, &report);
     }
     judge_victim(victim.stop(), &beside_loops, &report);
-    for node in [&mut a, &mut b] {
-        is_idle(node, "alone", &report);
-        let _stayed = linger::attach(&node.socket, &report);
-        is_idle(node, "with apps that stay and do nothing good", &report);
-    }
+    are_idle([&mut a, &mut b], "alone", &report);
+    let _stayed = [&a, &b].map(|node| linger::attach(&node.socket, &report));
+    are_idle(
+        [&mut a, &mut b],
+        "with apps that stay and do nothing good",
+        &report,
+    );
     drop(server);
     Ok(report)
 }
@@ -211,23 +214,27 @@ fn is_forgotten(before: Usage, now: Usage) -> bool {
         && now.threads <= before.threads + 1
 }
 
-/// With nothing to do, the node does nothing.
-fn is_idle(node: &mut Node, company: &str, report: &Report) {
-    if !node.program.is_running() {
-        return;
-    }
+/// With nothing to do, the nodes do nothing.
+fn are_idle(nodes: [&mut Node; 2], company: &str, report: &Report) {
     // Blocking threads of the control plane, keepalives and the like come to rest.
     std::thread::sleep(Duration::from_secs(1));
-    let before = node.program.processor_time();
+    // One that has died was found out before.
+    let running = nodes.map(|node| node.program.is_running().then_some(&node.program));
+    let before = running.map(|node| node.map(Program::processor_time));
     std::thread::sleep(IDLE_MEASURED);
-    let used = node.program.processor_time() - before;
-    let verdict = format!(
-        "node {} uses {used:?} of processor time in {IDLE_MEASURED:?} of rest, {company}",
-        node.program.name()
-    );
-    println!("{verdict}");
-    if used > IDLE_MEASURED * IDLE_PERCENT_MAX / 100 {
-        report.finding(verdict);
+    for (node, before) in running.into_iter().zip(before) {
+        let (Some(node), Some(before)) = (node, before) else {
+            continue;
+        };
+        let used = node.processor_time() - before;
+        let verdict = format!(
+            "node {} uses {used:?} of processor time in {IDLE_MEASURED:?} of rest, {company}",
+            node.name()
+        );
+        println!("{verdict}");
+        if used > IDLE_MEASURED * IDLE_PERCENT_MAX / 100 {
+            report.finding(verdict);
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The number of the request that nobody waits for the answer of.
 const REGION_MAPPED: u64 = u64::MAX;
 const RING_SLOTS: u32 = 64;
-const POLL_EVERY: Duration = Duration::from_micros(200);
+pub(crate) const POLL_EVERY: Duration = Duration::from_micros(200);
 
 /// Why an app cannot go on. Being thrown out is what attackers expect; the rest is not.
 #[derive(Debug, thiserror::Error)]

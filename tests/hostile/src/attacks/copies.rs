@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use provost_wire::descriptor::{Parts, Submission};
 
 use crate::random::Random;
-use crate::raw::{Gone, RawApp, window_offset};
+use crate::raw::{Gone, POLL_EVERY, RawApp, window_offset};
 use crate::scene::{Client, MESSAGE_AT, Scene};
 use crate::schema::{TALK, TARGETS};
 
@@ -26,8 +26,6 @@ pub fn run(scene: &Scene, random: &mut Random) {
     while let Some(mut client) = scene.client("copies", &TARGETS, random) {
         match flood(scene, &mut client, random) {
             Ok(()) => {}
-            // Its ring stays full for as long as what it sends waits: that is what is to happen.
-            Err(Gone::Silent(_)) => scene.report.count("copies: held back"),
             Err(gone) => scene.report.ended("copies", &gone),
         }
         scene.dismiss("copies", &client);
@@ -37,18 +35,22 @@ pub fn run(scene: &Scene, random: &mut Random) {
 fn flood(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(), Gone> {
     let root = write_message(scene, client, random.one_in(4));
     let begin = Instant::now();
-    while !scene.stop.is_set() && begin.elapsed() < STAY {
+    let stays = || !scene.stop.is_set() && begin.elapsed() < STAY;
+    while stays() {
         for _ in 0..CALLS {
-            let step = if random.one_in(3) {
-                stream(client, root)?
+            let steps = if random.one_in(3) {
+                stream(client, root)
             } else {
-                client.unary(root)
+                vec![client.unary(root)]
             };
-            client.app.submit(&step)?;
-            scene.report.count("copies: messages submitted");
-            if scene.stop.is_set() || begin.elapsed() >= STAY {
-                break;
+            for step in &steps {
+                if !submit_while(&mut client.app, step, stays)? {
+                    // Its ring stays full for as long as what it sends waits: that is what is to happen.
+                    scene.report.count("copies: held back");
+                    return Ok(());
+                }
             }
+            scene.report.count("copies: messages submitted");
         }
         for completion in client.app.completions()? {
             client.app.reclaim(&completion)?;
@@ -57,13 +59,26 @@ fn flood(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(), 
     Ok(())
 }
 
-/// Begins a stream; its message, not submitted yet.
-fn stream(client: &mut Client, root: u32) -> Result<Submission, Gone> {
+/// A stream that begins, and its message.
+fn stream(client: &mut Client, root: u32) -> Vec<Submission> {
     let begin = client.begin(TALK);
-    client.app.submit(&begin)?;
     let mut message = RawApp::step(client.connection, client.call, Parts::MESSAGE);
     message.root = root;
-    Ok(message)
+    vec![begin, message]
+}
+
+/// Sends a slot through the ring once it has room; whether it did, for as long as the client stays.
+fn submit_while(app: &mut RawApp, step: &Submission, stays: impl Fn() -> bool) -> Result<bool, Gone> {
+    while !app.try_submit(step)? {
+        if app.is_detached() {
+            return Err(Gone::Detached);
+        }
+        if !stays() {
+            return Ok(false);
+        }
+        std::thread::sleep(POLL_EVERY);
+    }
+    Ok(true)
 }
 
 /// The message; one that is bad is so at its very end, when all before it has been copied.
