@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 
@@ -44,6 +44,15 @@ impl EventSubject {
         EVENTS_PER_SECOND * self.shares()
     }
 
+    /// How often it is told at most how many events were withheld. A record of a refusal has the number with it; for other
+    /// events it is a line more.
+    fn told_every(self) -> Duration {
+        match self {
+            EventSubject::RefusedApp(_) | EventSubject::RefusedUser(_) => Duration::ZERO,
+            _ => TOLD_EVERY,
+        }
+    }
+
     /// Shares of one app that it has.
     fn shares(self) -> f64 {
         match self {
@@ -59,6 +68,8 @@ const BURST: f64 = 100.0;
 const EVENTS_PER_SECOND: f64 = 20.0;
 /// A user has the events, and the refusals, of so many apps.
 const APPS_OF_USER: f64 = 4.0;
+/// How often the log says at most that events of one subject were left out.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// Subjects that are told apart; the rest share their bounds with each other.
 const SUBJECTS_MAX: usize = 4096;
 
@@ -67,12 +78,13 @@ struct EventShare {
     left: f64,
     at: Instant,
     withheld: u64,
+    told_at: Option<Instant>,
 }
 
 static SHARES: LazyLock<Mutex<HashMap<Option<EventSubject>, EventShare>>> = LazyLock::new(Mutex::default);
 
-/// Whether an event that this subject has caused may be written. When events were withheld, the next one that may be
-/// written is told how many.
+/// Whether an event that this subject has caused may be written. When events were withheld, it is told how many before the
+/// next one that may be written, and that once in a second at most.
 pub(crate) fn may_log(subject: EventSubject) -> bool {
     let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
     let withheld = spend(&mut shares, subject, Instant::now());
@@ -115,7 +127,7 @@ fn spend_refusal(
     Some(of_user? + of_app)
 }
 
-/// How many events were withheld before this one, if it may be written.
+/// How many events were withheld before this one, if it may be written and that is to be told.
 fn spend(
     shares: &mut HashMap<Option<EventSubject>, EventShare>,
     subject: EventSubject,
@@ -131,6 +143,7 @@ fn spend(
         left: subject.burst(),
         at: now,
         withheld: 0,
+        told_at: None,
     });
     share.left = share.refilled(subject, now);
     share.at = now;
@@ -139,6 +152,11 @@ fn spend(
         return None;
     }
     share.left -= 1.0;
+    let since = share.told_at.map(|told| now.saturating_duration_since(told));
+    if share.withheld == 0 || since.is_some_and(|since| since < subject.told_every()) {
+        return Some(0);
+    }
+    share.told_at = Some(now);
     Some(std::mem::take(&mut share.withheld))
 }
 
@@ -277,8 +295,6 @@ fn says_a_level(part: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -299,6 +315,25 @@ mod tests {
             spend(&mut shares, EventSubject::App(app), later);
         }
         assert!(shares.len() <= SUBJECTS_MAX + 1);
+    }
+
+    #[test]
+    fn that_events_were_left_out_is_told_once_in_a_second_and_none_is_forgotten() {
+        let (mut shares, begin) = (HashMap::new(), Instant::now());
+        let (mut tried, mut written, mut told, mut lines) = (0, 0, 0, 0);
+        for ms in 0..=10_000 {
+            let now = begin + Duration::from_millis(ms);
+            tried += 1;
+            let Some(withheld) = spend(&mut shares, EventSubject::App(1), now) else {
+                continue;
+            };
+            written += 1;
+            told += withheld;
+            lines += u32::from(withheld > 0);
+        }
+        assert!((9..=11).contains(&lines), "{lines}");
+        let untold = shares[&Some(EventSubject::App(1))].withheld;
+        assert_eq!(written + told + untold, tried);
     }
 
     #[test]
