@@ -275,6 +275,31 @@ fn who_calls_services_that_nobody_knows_disturbs_nobody() {
 }
 
 #[test]
+fn who_connects_anew_for_each_call_does_not_fill_the_log() {
+    /// Without a bound each connection is told of in six lines of some 150 bytes.
+    const CONNECTIONS: usize = 1_000;
+    /// The events that may come at once of a user who calls by gRPC, of its apps and of its connections, and those in a second.
+    const LOG_BYTES_MAX: usize = 160 << 10;
+    const LOG_BYTES_PER_S: f64 = 24e3;
+    let mut scene = GrpcScene::new("");
+    let pair = GoodPair::start(&mut scene.world, &scene.node);
+    let before = (scene.node.program.log().len(), Instant::now());
+    let judged = JudgedAttack::begin(pair, [(&scene.node, STRANGERS)]);
+    let mut connections = 0;
+    while connections < CONNECTIONS || judged.goes_on() {
+        let mut client = HonestClient::connect(&scene);
+        client.call("/probe.Probe/Echo");
+        connections += 1;
+    }
+    let outcome = judged.end();
+    let (took, bytes) = (before.1.elapsed(), scene.node.program.log().len() - before.0);
+    println!("{connections} connections in {took:?}, {bytes} bytes of log");
+    let bytes_max = LOG_BYTES_MAX + (took.as_secs_f64() * LOG_BYTES_PER_S) as usize;
+    assert!(bytes < bytes_max, "{bytes} bytes of log after {took:?}");
+    outcome.judge();
+}
+
+#[test]
 fn who_reads_no_replies_costs_its_share() {
     const CLIENTS: u64 = 2;
     const CALLS: usize = 900;
