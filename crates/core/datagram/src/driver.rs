@@ -17,6 +17,8 @@ const BATCHES_MAX: usize = 32;
 /// An end that had no packet for so long sends after each batch, as others seem to wait for it. One that lags behind sends after
 /// two, which costs it less.
 const IDLE_NS: u64 = 5_000;
+/// The time since which an end has been idle that has had packets.
+const NOT_IDLE: u64 = u64::MAX;
 /// What follows from a batch that took so long is sent before the next, by whatever end.
 const SLOW_BATCH_NS: u64 = 30_000;
 
@@ -46,8 +48,8 @@ pub struct Driver<W: Wire, C = Monotonic> {
     batched_clock: ShortCut,
     /// When the wire had no more packets, the last time it had not.
     emptied_ns: u64,
-    /// When the wire had no packet, and has had none since.
-    idle_since_ns: Option<u64>,
+    /// When the wire had no packet, and has had none since; else [`NOT_IDLE`].
+    idle_since_ns: u64,
 }
 
 /// What one turn did.
@@ -57,6 +59,13 @@ pub enum Turn {
     Busy,
     /// None did. Whoever does not want to spin can [`Driver::wait`].
     Idle,
+}
+
+/// What came of the batches of a turn after the first.
+struct FurtherBatches {
+    now_ns: u64,
+    received: usize,
+    sent: usize,
 }
 
 impl<W: Wire> Driver<W> {
@@ -92,7 +101,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             endpoint: Endpoint::new(config)?,
             wire,
             emptied_ns: clock.now_ns(),
-            idle_since_ns: None,
+            idle_since_ns: NOT_IDLE,
             clock,
             batched_clock: ShortCut::On,
         })
@@ -133,31 +142,23 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     /// If the wire is of no use any more.
     #[inline(always)]
     pub fn turn_with(&mut self, handler: &mut impl for<'p> EventHandler<'p, W::Address>) -> io::Result<Turn> {
-        let mut now_ns = self.clock.now_ns();
-        let began_ns = now_ns;
-        let was_idle = self
-            .idle_since_ns
-            .is_some_and(|since| began_ns.saturating_sub(since) >= IDLE_NS);
-        let (mut received, mut sent) = (0, 0);
-        for batch in 1..=BATCHES_MAX {
-            let packets = self.receive(now_ns, handler)?;
-            received += packets;
-            let batch_began_ns = now_ns;
-            if packets > 0 {
-                // Handlers have taken their time.
-                now_ns = self.clock.now_ns();
-            }
-            if packets < BATCH_PACKETS {
-                break;
-            }
-            let is_slow = now_ns.saturating_sub(batch_began_ns) >= SLOW_BATCH_NS;
-            if was_idle || is_slow || batch % 2 == 0 {
-                sent += self.send(now_ns)?;
-            }
+        let began_ns = self.clock.now_ns();
+        let mut received = self.receive(began_ns, handler)?;
+        let (mut now_ns, mut sent) = (began_ns, 0);
+        if received > 0 {
+            // Handlers have taken their time.
+            now_ns = self.clock.now_ns();
         }
-        self.idle_since_ns = match received {
-            0 => self.idle_since_ns.or(Some(began_ns)),
-            _ => None,
+        if received == BATCH_PACKETS {
+            let further = self.receive_further(began_ns, now_ns, handler)?;
+            now_ns = further.now_ns;
+            received += further.received;
+            sent = further.sent;
+        }
+        self.idle_since_ns = if received == 0 {
+            self.idle_since_ns.min(began_ns)
+        } else {
+            NOT_IDLE
         };
         self.endpoint.handle_timers(now_ns);
         if self.endpoint.is_any_event() {
@@ -169,6 +170,39 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         } else {
             Turn::Idle
         })
+    }
+
+    /// Takes the batches after the first of a turn, which was full.
+    #[inline(never)]
+    fn receive_further(
+        &mut self,
+        began_ns: u64,
+        first_ended_ns: u64,
+        handler: &mut impl for<'p> EventHandler<'p, W::Address>,
+    ) -> io::Result<FurtherBatches> {
+        let was_idle = began_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS;
+        let mut further = FurtherBatches {
+            now_ns: first_ended_ns,
+            received: 0,
+            sent: 0,
+        };
+        let mut batch_began_ns = began_ns;
+        for batch in 1..BATCHES_MAX {
+            let is_slow = further.now_ns.saturating_sub(batch_began_ns) >= SLOW_BATCH_NS;
+            if was_idle || is_slow || batch % 2 == 0 {
+                further.sent += self.send(further.now_ns)?;
+            }
+            batch_began_ns = further.now_ns;
+            let packets = self.receive(batch_began_ns, handler)?;
+            further.received += packets;
+            if packets > 0 {
+                further.now_ns = self.clock.now_ns();
+            }
+            if packets < BATCH_PACKETS {
+                break;
+            }
+        }
+        Ok(further)
     }
 
     /// Takes a batch of packets; says how many there were.
