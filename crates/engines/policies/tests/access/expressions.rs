@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::shop::Shop;
-use provost_engine::AttestedApp;
-use provost_policies::access::expression::{EXPRESSION_BYTES_MAX, Failure, Source};
+use crate::shop::{NOW_UNIX_S, Shop};
+use prost_reflect::DynamicMessage;
+use provost_engine::{AttestedApp, PeerIdentity};
+use provost_marshal::View;
+use provost_policies::access::expression::{EXPRESSION_BYTES_MAX, Failure, Inputs, Source};
 
 const ORDER: &str = r#"{
     "id": "order-é1", "total": "-5", "size": "18446744073709551615", "express": true, "weight": 2.5, "token": "AAEC",
@@ -437,4 +439,79 @@ fn who_calls_from_another_node_is_known_by_the_word_of_that_node() {
     ] {
         assert_eq!(shop.holds(text, "{}", &[]), Ok(true), "{text}");
     }
+}
+
+/// What stands beside Envoy's terms in the document.
+#[test]
+fn expressions_beside_envoys_terms_can_be_compiled() {
+    let document = include_str!("../../../../../docs/policies/access.md");
+    let (_, table) = document.split_once("| Envoy | here |\n").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let here = table.lines().filter_map(|row| row.split(" | ").nth(1));
+    let codes = here.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let is_expression =
+        |code: &&str| code.contains("peer.identity") || code.contains(['(', '[']) || code.contains(" in ");
+    let expressions: Vec<&str> = codes
+        .filter(is_expression)
+        .filter(|code| !code.contains(" = "))
+        .collect();
+    assert_eq!(expressions.len(), 6, "{expressions:?}");
+    let shop = Shop::open();
+    for expression in expressions {
+        assert!(shop.compile(expression).is_ok(), "{expression}");
+    }
+}
+
+/// The document's rule by app, node, network, day and time.
+#[test]
+fn a_rule_by_app_network_and_time_of_the_week_holds_when_all_of_them_do() {
+    let document = include_str!("../../../../../docs/policies/access.md");
+    let (_, rule) = document.split_once("name = \"maintenance\"").unwrap();
+    let text = rule.split("'''").nth(1).unwrap();
+    const HOUR: i64 = 3600;
+    // It is Saturday, 10:51 in UTC and 11:51 in the rule's zone.
+    const MONDAY_NIGHT: i64 = NOW_UNIX_S + 60 * HOUR;
+    let holds = |change: fn(&mut PeerIdentity), unix_s: i64| {
+        let mut shop = Shop::open();
+        shop.datapath_context.peer = PeerIdentity {
+            identity: "spiffe://example.org/node/b".into(),
+            address: "10.20.1.2:4000".into(),
+            transport: "tcp",
+            app: None,
+            attested: Some(Arc::new(AttestedApp {
+                node: "b".into(),
+                name: "backup".into(),
+                user: "backup".into(),
+                uid: 34,
+                workload: "".into(),
+            })),
+        };
+        change(&mut shop.datapath_context.peer);
+        let expression = shop.compile(text).unwrap();
+        let message = shop.native(&DynamicMessage::new(shop.message("Order")));
+        let inputs = Inputs {
+            tables: &shop.datapath_context.tables,
+            metadata: &[],
+            message: Some(View::linear(&message)),
+            protobuf: None,
+            is_compressed: false,
+            unix_s,
+        };
+        expression.evaluate(&inputs).unwrap()
+    };
+    assert!(holds(|_| (), MONDAY_NIGHT));
+    assert!(!holds(|_| (), MONDAY_NIGHT - 12 * HOUR), "by day");
+    assert!(!holds(|_| (), NOW_UNIX_S + 12 * HOUR), "at the weekend");
+    assert!(
+        !holds(|peer| peer.attested = None, MONDAY_NIGHT),
+        "nobody vouches for the app"
+    );
+    assert!(!holds(
+        |peer| peer.identity = "spiffe://example.org/till".into(),
+        MONDAY_NIGHT
+    ));
+    assert!(!holds(
+        |peer| peer.address = "10.21.1.2:4000".into(),
+        MONDAY_NIGHT
+    ));
 }

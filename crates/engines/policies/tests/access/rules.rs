@@ -40,6 +40,10 @@ impl Bench {
     fn on(side: Side, text: &str) -> Bench {
         let mut shop = Shop::open();
         shop.datapath_context.side = side;
+        Bench::of(shop, text)
+    }
+
+    fn of(shop: Shop, text: &str) -> Bench {
         let log = Arc::new(Log::default());
         let policy = make(&log, text, None);
         let rig = Rig::new(shop.datapath_context.clone(), &*policy);
@@ -201,6 +205,36 @@ fn the_first_rule_that_matches_decides_and_else_the_default() {
                 reason: "rule \"no-secrets\"".into(),
             }
         );
+    }
+}
+
+/// The document's translation of the example in Envoy's documentation, with the methods of this service.
+#[test]
+fn rules_translated_from_envoys_decide_as_envoys_do() {
+    let document = include_str!("../../../../../docs/policies/access.md");
+    let (_, example) = document.split_once("[[policy]]\nname = \"rbac\"").unwrap();
+    let (_, rules) = example.split_once("[policy.config]\n").unwrap();
+    let (rules, _) = rules.split_once("```").unwrap();
+    let rules = rules
+        .replace("[[policy.config.rule]]", "[[rule]]")
+        .replace("/shop.Products/Delete", "/shop.v1.Shop/Place")
+        .replace("/shop.Products/", "/shop.v1.Shop/");
+    let no_rule = denied("denied by policy \"acl\": no rule allows it");
+    for (identity, may_delete) in [
+        ("spiffe://cluster.local/ns/default/sa/admin", true),
+        ("spiffe://cluster.local/ns/default/sa/superuser", true),
+        ("spiffe://cluster.local/ns/default/sa/admins", false),
+        ("", false),
+    ] {
+        let mut shop = Shop::open();
+        shop.datapath_context.side = Side::Server;
+        shop.datapath_context.peer.identity = identity.into();
+        let mut bench = Bench::of(shop, &rules);
+        let deleted = bench.place(1, "x");
+        let expected = if may_delete { Ok(()) } else { no_rule.clone() };
+        assert_eq!(deleted, expected, "{identity}");
+        let view = bench.shop.service.request(2, FETCH, &[]);
+        assert_eq!(bench.send(view), Ok(()), "{identity}");
     }
 }
 
