@@ -183,13 +183,18 @@ fn a_name_is_whose_a_table_says_and_does_what_the_table_says() {
 fn a_name_can_be_a_programs_or_a_groups() {
     as_other_users(|| {
         let mut place = AppPlace::new("");
-        drop(place.serves("tool", HONEST));
+        let mut earlier = place.serves("tool", HONEST);
         let tool = place.world.directory().join("tool");
+        let replacement = place.world.directory().join("replacement");
+        std::fs::copy(&tool, &replacement).unwrap();
+        std::fs::rename(&replacement, &tool).unwrap();
         place.reload(&format!(
             "[[app]]\nname = \"tool\"\nexecutables = [\"{}\"]\nmay_bind = [\"*\"]\n\
              [[app]]\nname = \"member\"\ngroups = [\"{MEMBERS}\"]\nmay_bind = [\"*\"]\n",
             tool.display()
         ));
+        // The file that was at that path before is another program.
+        has_failed(&mut earlier, "executables of [[app]] \"tool\"");
         drop(place.serves("tool", MALLORY));
         // Another file, also of that name, is another program.
         let elsewhere = place.world.directory().join("elsewhere");
