@@ -212,6 +212,51 @@ fn a_rule_by_app_holds_for_nobody_whose_node_is_not_believed() {
 }
 
 #[test]
+fn the_app_that_calls_is_in_lines_of_the_access_log_and_in_keys_of_limits() {
+    watched(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("calls.log");
+        let tables = format!(
+            "[[policy]]\nname = \"log\"\nkind = \"access-log\"\nside = \"server\"\n\
+             [policy.config]\npath = \"{}\"\nflush_interval_ms = 2\n\
+             [[policy]]\nname = \"limit\"\nkind = \"rate-limit\"\nside = \"server\"\nmethods = [\"Mirror\"]\n\
+             [policy.config]\nper = [\"peer.app\"]\nrequests_per_second = 0.001\nburst = 2\n",
+            log.display()
+        );
+        let mut callers = CallerWorld::new(&believing("\"spiffe://test/a\""), &tables, "tcp");
+        let mirror = || Ask::Mirror(Vec::new());
+        let is_limited = |agent: &mut Agent| {
+            let refused = agent.fails(mirror());
+            assert_eq!(refused.code, Code::ResourceExhausted, "{refused:?}");
+        };
+        let mut till = callers.agent("till");
+        till.succeeds(mirror());
+        till.succeeds(mirror());
+        is_limited(&mut till);
+        // An app has one bucket for all its connections, and another app of that node has its own.
+        is_limited(&mut callers.agent("till"));
+        callers.agent("thief").succeeds(mirror());
+
+        let user = own_user();
+        let (user, _) = user.split_once(' ').unwrap();
+        let is_logged = |app: &str| {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let lines = text
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let told = ["peer_app", "peer_node", "peer_user", "peer_workload"];
+            let expected = [app, "a", user, "spiffe://test/a"];
+            lines
+                .filter(|line| told.map(|key| line[key].as_str()) == expected.map(Some))
+                .count()
+        };
+        eventually("the log has the calls of both", WAIT_MAX, || {
+            is_logged("till") >= 2 && is_logged("thief") >= 1
+        });
+    });
+}
+
+#[test]
 fn on_the_same_node_the_attachment_tells_who_calls() {
     watched(|| {
         let mut world = World::new(ROLE);
