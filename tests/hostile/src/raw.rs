@@ -218,6 +218,16 @@ impl RawApp {
         self.ask(body, &[])
     }
 
+    /// Why requests were refused whose replies nobody has waited for.
+    pub fn refusals(&mut self) -> Result<Vec<&str>, Gone> {
+        self.receive_packets()?;
+        let refusals = self.replies.iter().filter_map(|reply| match &reply.body {
+            Some(reply::Body::Failed(failed)) => Some(failed.message.as_str()),
+            _ => None,
+        });
+        Ok(refusals.collect())
+    }
+
     /// Sends a request and waits for its reply.
     pub fn ask(&mut self, body: request::Body, descriptors: &[BorrowedFd<'_>]) -> Result<reply::Body, Gone> {
         self.last_request += 1;

@@ -136,15 +136,14 @@ fn a_node_has_so_many_attempts_at_once_and_goes_on() {
     });
     let everybody = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(world.directory(), everybody).expect("permissions");
-    let (schema, nobody) = (schema(), TcpListener::bind("127.0.0.1:0").expect("a listener"));
+    let (schema, full) = (schema(), FullListener::open());
     // From here on the node knows the schema.
     newcomer_offers_a_service(&node, &schema);
-    let address = nobody.local_addr().expect("an address").to_string();
     let connect = |timeout: Duration| {
         request::Body::Connect(Connect {
             service: TARGETS[1].to_owned(),
             schema_hash: schema.hash(TARGETS[1]).0.to_vec(),
-            address: address.clone(),
+            address: full.address.clone(),
             timeout_ns: timeout.as_nanos() as u64,
         })
     };
@@ -154,20 +153,28 @@ fn a_node_has_so_many_attempts_at_once_and_goes_on() {
     };
     let mut apps = Vec::new();
     for user in 1..=USERS {
-        for _ in 0..APPS_OF_USER {
-            let app = attached_as(1_000 + user, &node);
+        // As many as the user may have, and those of one app more.
+        let mut of_user: Vec<_> = (0..=APPS_OF_USER)
+            .map(|_| attached_as(1_000 + user, &node))
+            .collect();
+        for app in &of_user {
             for id in 1000..1000 + ATTEMPTS_OF_APP {
                 let body = Some(connect(Duration::from_secs(3600)));
                 let packet = Request { id, body }.encode_to_vec();
                 let send = || app.socket.send(&packet, &[]);
                 eventually("the node reads requests", ANSWERED_WITHIN, || send().is_ok());
             }
-            apps.push(app);
         }
-        let mut one_more = attached_as(1_000 + user, &node);
         eventually("the user has as many as it may", ANSWERED_WITHIN, || {
-            refusal(&mut one_more).contains("the apps of this user try to open 512")
+            let refused = of_user
+                .iter_mut()
+                .map(|app| app.refusals().expect("it is attached"));
+            let refused: Vec<&str> = refused.flatten().collect();
+            let expected = "the apps of this user try to open 512";
+            assert!(refused.iter().all(|why| why.contains(expected)), "{refused:?}");
+            refused.len() == ATTEMPTS_OF_APP as usize
         });
+        apps.extend(of_user);
     }
     let mut of_another = attached_as(999, &node);
     let refused = refusal(&mut of_another);
@@ -177,6 +184,27 @@ fn a_node_has_so_many_attempts_at_once_and_goes_on() {
     eventually("attempts end with their apps", ANSWERED_WITHIN, || {
         !refusal(&mut of_another).contains("try to open")
     });
+}
+
+/// Who never answers: its queue of connections is full, so that the kernel takes no more of them.
+struct FullListener {
+    address: String,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+impl FullListener {
+    fn open() -> FullListener {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        rustix::net::listen(&listener, 0).expect("a short queue");
+        let address = listener.local_addr().expect("an address");
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+        FullListener {
+            address: address.to_string(),
+            _waiting: std::iter::from_fn(connect).collect(),
+            _listener: listener,
+        }
+    }
 }
 
 /// Attaches as another user.
