@@ -388,6 +388,63 @@ fn hot_restarts_of_either_node_keep_calls_and_streams_over_datagrams() {
     tested(|| replaced_in_turn("datagram"));
 }
 
+/// A table of an app with a bound of its connections.
+fn bounded(app: &str, connections: u32) -> String {
+    format!(
+        "[[app]]\nname = \"{app}\"\nconnections = {connections}\nmay_bind = [\"*\"]\nmay_connect = [\"*\"]\n"
+    )
+}
+
+/// Why the next call ends that has to wait for another connection.
+fn refused_for_want_of_connections(probe: &GrpcProbe) {
+    let refused = run(probe.echo("one more")).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(
+        refused.message().contains("connections = 1 of its [[app]]"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn bounds_of_connections_hold_for_relays_and_clients_that_a_hot_restart_carries() {
+    tested(|| {
+        let mut setting = RelaySetting::over("tcp");
+        let probe = setting.probe();
+        run(probe.echo("carried")).unwrap();
+        let other = probe.of_service("probe.Other");
+
+        // The new process of each node has a bound that its apps have reached already.
+        let at_b = route("grpc", setting.server.address, EXPORTED) + &bounded("front", 1);
+        setting.b.reconfigure(&options(at_b));
+        println!("b: {:?}", setting.b.replace());
+        let to_b = route("tcp", setting.b.address, "");
+        let to_other = to_b.replace("probe.Probe", "probe.Other");
+        let at_a = tcp_listener("web", "web") + &to_b + &to_other + &bounded("web", 1);
+        setting.a.reconfigure(&options(at_a));
+        println!("a: {:?}", setting.a.replace());
+        run(probe.echo("goes on")).unwrap();
+
+        refused_for_want_of_connections(&other);
+        let address = setting.server.address;
+        let RelaySetting {
+            a: _a,
+            b: _b,
+            server,
+            world: _world,
+        } = setting;
+        server.ended();
+        let _again = TonicServer::at(address);
+        let mut refused = None;
+        eventually("the relay wants another connection", WAIT_MAX, || {
+            refused = run(probe.echo("one more")).err();
+            refused
+                .as_ref()
+                .is_some_and(|status| status.code() == Code::ResourceExhausted)
+        });
+        refused_for_want_of_connections(&probe);
+    });
+}
+
 #[test]
 fn the_second_node_shuts_down_when_calls_have_ended() {
     tested(|| {
