@@ -72,6 +72,8 @@ pub(crate) struct RestoredApps {
     /// Processes that have not attached.
     pub(crate) unattached: Vec<PacketSocket>,
     pub(crate) callers: ResumedCallers,
+    /// What was read of the state, which takes time to be freed: nobody waits for that once this process serves.
+    pub(super) read: Vec<Vec<RestoringConnection>>,
 }
 
 /// Descriptors that are taken in order.

@@ -26,6 +26,7 @@ pub(super) fn finish(
         resumed: Vec::with_capacity(apps.len()),
         unattached,
         callers: ResumedCallers::default(),
+        read: Vec::with_capacity(apps.len()),
     };
     for (mut app, connections) in apps.into_iter().zip(connections) {
         // The end of its control socket tells an app that is left out.
@@ -33,6 +34,7 @@ pub(super) fn finish(
             plane.runtimes[app.endpoint.runtime].remove_app();
             continue;
         };
+        restored.read.push(std::mem::take(&mut app.parts));
         let runtime = app.endpoint.runtime;
         let (places, stuck) = (std::mem::take(&mut app.state.places), app.stuck.take());
         let leaving = Some(app.state.leaving_ns).filter(|until| *until != 0);
