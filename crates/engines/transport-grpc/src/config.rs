@@ -22,8 +22,12 @@ pub const REPLAY_BYTES_MAX: usize = 16 << 20;
 /// Servers of gRPC end a connection whose client pings more often, unless they were told otherwise.
 pub const KEEPALIVE_INTERVAL_NS_MIN: Nanos = 300 * SECOND_NS;
 
-/// Links that are opened beside the first, in all.
+/// Links on which calls begin at a time, at most ([`GrpcTransportConfig::connections_max`]).
+pub const CONNECTIONS_MAX: usize = 16;
+/// Links that are opened in the place of one that takes no more calls, in all.
 pub(crate) const DIALS_MAX: u32 = 3;
+/// For how long calls wait for the links that there are, when another one was not had.
+pub(crate) const GROW_PAUSE_NS: Nanos = SECOND_NS;
 /// Calls under way on a link whose server has not said its settings: none should allow fewer (RFC 9113, section 6.5.2).
 pub(crate) const CALLS_BEFORE_SETTINGS_MAX: usize = 100;
 /// Ends of calls that were refused and wait for room towards the app.
@@ -63,6 +67,9 @@ pub struct GrpcTransportConfig {
     pub keepalive_timeout_ns: u64,
     /// For how long calls begin on the connection, in nanoseconds; 0 for ever. A successor begins to count anew.
     pub age_max_ns: u64,
+    /// Links on which calls begin at a time: another is opened for calls that wait until the server allows more of them. 1 to
+    /// [`CONNECTIONS_MAX`].
+    pub connections_max: usize,
     /// Calls under way, waiting ones too.
     pub calls_max: u32,
     /// Largest message in either direction, in bytes.
@@ -79,6 +86,7 @@ impl Default for GrpcTransportConfig {
             keepalive_interval_ns: KEEPALIVE_INTERVAL_NS_MIN,
             keepalive_timeout_ns: 20 * SECOND_NS,
             age_max_ns: 0,
+            connections_max: 1,
             calls_max: CALLS_IN_FLIGHT_MAX as u32,
             message_bytes_max: MESSAGE_BYTES_MAX,
             compression: MessageEncoding::Identity,
@@ -116,6 +124,11 @@ impl GrpcTransportConfig {
             CompressedMessages::Passed => PlainMessages::StayPlain,
             CompressedMessages::Decompressed => PlainMessages::Compressed,
         }
+    }
+
+    /// Places of links: each that takes calls may have one beside it whose server takes no more.
+    pub(crate) fn link_places(&self) -> usize {
+        2 * self.connections_max.clamp(1, CONNECTIONS_MAX)
     }
 
     /// When a connection that begins now has its greatest age; none if it never has.

@@ -17,13 +17,15 @@ use provost_wire::descriptor::Parts;
 use crate::call::{CallEnd, CallPlace, GrpcCall, StreamPlace};
 use crate::carrier::ByteCarrier;
 use crate::config::{
-    DIALS_MAX, GrpcMethod, GrpcTransportConfig, LOOK_NS, LOOK_NS_MAX, POLL_BYTES_MAX, READ_BYTES,
+    CONNECTIONS_MAX, DIALS_MAX, GROW_PAUSE_NS, GrpcMethod, GrpcTransportConfig, LOOK_NS, LOOK_NS_MAX,
+    POLL_BYTES_MAX, READ_BYTES,
 };
 use crate::link::{GrpcLink, LinkLife};
+use crate::link_watch::LinkWatch;
 use crate::replies::status_block;
 
-/// Links at a time: one for new calls, and one whose server takes no more.
-pub(crate) const LINKS_MAX: usize = 2;
+/// Links at a time, of any engine.
+pub(crate) const LINKS_MAX: usize = 2 * CONNECTIONS_MAX;
 
 thread_local! {
     /// What links read into.
@@ -65,14 +67,17 @@ pub struct GrpcTransport {
     pub(crate) server: Vec<u8>,
     pub(crate) dialer: LinkDialer,
     pub(crate) dials_left: u32,
-    pub(crate) links: [Option<GrpcLink>; LINKS_MAX],
+    /// As many places as [`GrpcTransportConfig::link_places`] says.
+    pub(crate) links: Vec<Option<GrpcLink>>,
+    /// What watches all of them, where there may be several.
+    pub(crate) watch: Option<LinkWatch>,
+    /// From when on another link may be opened beside those that take calls.
+    grows_at: Nanos,
     pub(crate) calls: CallMap<GrpcCall>,
     pub(crate) streams: HashMap<StreamPlace, u64>,
     /// Calls without a stream, in their order.
     pub(crate) waiting: VecDeque<u64>,
     pub(crate) waiting_deadlines: BTreeSet<(Nanos, u64)>,
-    /// Whether a stream may be had for those that wait.
-    pub(crate) may_open: bool,
     /// Calls of which the app is to be told something.
     pub(crate) ready: VecDeque<u64>,
     /// Ends of calls that never began.
@@ -110,7 +115,7 @@ impl GrpcTransport {
     pub fn new(parts: GrpcTransportParts, now: Nanos) -> GrpcTransport {
         let mut link = parts.link;
         link.grpc.count_in(Arc::clone(&parts.counts));
-        GrpcTransport {
+        let mut transport = GrpcTransport {
             signals: parts.signals,
             config: parts.config,
             head: RequestHead {
@@ -123,12 +128,13 @@ impl GrpcTransport {
             server: parts.server,
             dialer: parts.dialer,
             dials_left: DIALS_MAX,
-            links: [Some(link), None],
+            links: empty_places(&parts.config),
+            watch: LinkWatch::of(&parts.config),
+            grows_at: 0,
             calls: CallMap::default(),
             streams: HashMap::new(),
             waiting: VecDeque::new(),
             waiting_deadlines: BTreeSet::new(),
-            may_open: true,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
             held_cost: 0,
@@ -140,7 +146,17 @@ impl GrpcTransport {
             looked_at: now,
             look_gap: LOOK_NS,
             now,
+        };
+        transport.put_link(0, link);
+        transport
+    }
+
+    /// Puts a link in its place, and has it watched.
+    pub(crate) fn put_link(&mut self, at: usize, link: GrpcLink) {
+        if let Some(watch) = &self.watch {
+            watch.add(at, &link);
         }
+        self.links[at] = Some(link);
     }
 
     /// An engine without a link, whose calls have ended.
@@ -155,12 +171,13 @@ impl GrpcTransport {
             server: Vec::new(),
             dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
             dials_left: 0,
-            links: [None, None],
+            links: Vec::new(),
+            watch: None,
+            grows_at: 0,
             calls: CallMap::default(),
             streams: HashMap::new(),
             waiting: VecDeque::new(),
             waiting_deadlines: BTreeSet::new(),
-            may_open: false,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
             held_cost: 0,
@@ -198,7 +215,6 @@ impl GrpcTransport {
             self.old_at = None;
             let links = self.links.iter_mut().flatten();
             links.for_each(|link| link.is_draining = true);
-            self.may_open = true;
             self.signals.set_peer_drains();
         }
         is_old
@@ -214,7 +230,7 @@ impl GrpcTransport {
             moved = true;
             self.end_call(id, Code::DeadlineExceeded, "the deadline of the call has passed");
         }
-        for at in 0..LINKS_MAX {
+        for at in 0..self.links.len() {
             let now = self.now;
             let Some(link) = &mut self.links[at] else { continue };
             link.keep_alive(&self.config, now);
@@ -236,12 +252,16 @@ impl GrpcTransport {
         let watched = self.watched();
         let (mut moved, mut moved_unwatched) = (false, false);
         self.is_stopped = false;
-        for at in 0..LINKS_MAX {
+        if context.socket == SocketHint::Try
+            && let Some(watch) = &self.watch
+        {
+            watch.note_ready(&mut self.links);
+        }
+        for at in 0..self.links.len() {
             let Some(link) = &mut self.links[at] else { continue };
-            let is_hinted = context.socket == SocketHint::Try;
+            let is_hinted = context.socket == SocketHint::Try && self.watch.is_none();
             if is_hinted || (Some(at) != watched && is_due) {
-                link.is_readable = true;
-                link.is_writable = true;
+                link.look();
             }
             let mut moved_here = self.write(at, context.flow.turn_bytes);
             moved_here |= self.read(at, context.flow.turn_bytes, ports, context);
@@ -273,7 +293,7 @@ impl GrpcTransport {
                 0 => break,
                 bytes => written += bytes,
             }
-            self.may_open = true;
+            link.has_room = true;
             // Streams that have room again are among the events.
             self.take_input(at, &[]);
         }
@@ -355,20 +375,77 @@ impl GrpcTransport {
         newest.or_else(|| self.links.iter().position(Option::is_some))
     }
 
-    /// The link on which calls begin.
-    pub(crate) fn link_of_new_calls(&self) -> Option<usize> {
-        let takes = |link: &Option<GrpcLink>| {
-            link.as_ref()
-                .is_some_and(|link| !link.is_draining && link.is_open())
+    /// The link on which the next call begins: of those that take calls the one with the fewest.
+    fn link_with_room(&self) -> Option<usize> {
+        let links = self.links.iter().enumerate();
+        let takes = links.filter_map(|(at, link)| Some((at, link.as_ref().filter(|link| link.has_room)?)));
+        let takes = takes.filter(|(_, link)| link.takes_calls());
+        let fewest = takes.min_by_key(|(_, link)| link.grpc.open_calls());
+        fewest.map(|(at, _)| at)
+    }
+
+    /// The link on which a call that waits begins, opened if need be; none if it has to wait.
+    ///
+    /// # Errors
+    /// No link takes calls and none can be opened, and why.
+    pub(crate) fn link_of_new_calls(&mut self) -> Result<Option<usize>, String> {
+        if let Some(at) = self.link_with_room() {
+            return Ok(Some(at));
+        }
+        let takes = |link: &&GrpcLink| link.takes_calls();
+        match self.links.iter().flatten().filter(takes).count() {
+            0 => self.open_link().map(Some),
+            several => {
+                self.grow(several);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Opens another link beside those that take calls and have no room, one at a time. Calls begin there once its server has said how
+    /// many it takes.
+    fn grow(&mut self, taking: usize) {
+        let mut taking_links = self.links.iter().flatten().filter(|link| link.takes_calls());
+        let are_full = taking_links.all(|link| link.is_full && !link.awaits_settings);
+        let ends = self.signals.close_requested() || self.signals.peer_drains();
+        if taking >= self.config.connections_max || !are_full || ends || self.now < self.grows_at {
+            return;
+        }
+        // One that ends before it was of use has the next one wait.
+        self.grows_at = self.now.saturating_add(GROW_PAUSE_NS);
+        let Some(at) = self.links.iter().position(Option::is_none) else {
+            return;
         };
-        self.links.iter().position(takes)
+        // Calls go on with the links that there are.
+        if let Ok(mut link) = self.dial() {
+            link.awaits_settings = true;
+            self.put_link(at, link);
+        }
+    }
+
+    fn dial(&mut self) -> io::Result<GrpcLink> {
+        let mut link = GrpcLink::new((self.dialer)()?, &self.config, self.now);
+        link.grpc.count_in(Arc::clone(&self.counts));
+        self.look_gap = LOOK_NS;
+        Ok(link)
+    }
+
+    /// A link that was opened beside others is of use.
+    pub(crate) fn on_settings(&mut self, at: usize) {
+        if let Some(link) = &mut self.links[at] {
+            link.has_settings = true;
+            link.has_room = true;
+            if std::mem::take(&mut link.awaits_settings) {
+                self.grows_at = self.now;
+            }
+        }
     }
 
     /// Opens another link for calls that wait, if one may be had.
     ///
     /// # Errors
     /// None can, and why.
-    pub(crate) fn open_link(&mut self) -> Result<usize, String> {
+    fn open_link(&mut self) -> Result<usize, String> {
         let Some(at) = self.links.iter().position(Option::is_none) else {
             return Err("the server takes no more calls on this connection".to_owned());
         };
@@ -380,20 +457,16 @@ impl GrpcTransport {
             return Err(because.to_owned());
         }
         self.dials_left -= 1;
-        let carrier =
-            (self.dialer)().map_err(|error| format!("the server was not reached again: {error}"))?;
-        let mut link = GrpcLink::new(carrier, &self.config, self.now);
-        link.grpc.count_in(Arc::clone(&self.counts));
-        self.links[at] = Some(link);
-        self.look_gap = LOOK_NS;
-        self.may_open = true;
+        let link = self.dial();
+        let link = link.map_err(|error| format!("the server was not reached again: {error}"))?;
+        self.put_link(at, link);
         Ok(at)
     }
 
     /// Forgets links that have ended; calls that they had are told.
     fn end_links(&mut self) -> bool {
         let mut moved = false;
-        for at in 0..LINKS_MAX {
+        for at in 0..self.links.len() {
             let Some(link) = &mut self.links[at] else { continue };
             link.conclude(self.now);
             let Some(reason) = link.ended().map(str::to_owned) else {
@@ -453,7 +526,7 @@ impl GrpcTransport {
                 self.end_call(id, Code::Unavailable, reason);
             }
         }
-        for at in 0..LINKS_MAX {
+        for at in 0..self.links.len() {
             let now = self.now;
             if let Some(link) = &mut self.links[at] {
                 link.grpc.drain(now);
@@ -538,8 +611,8 @@ impl GrpcTransport {
             }
             CallPlace::Open(place) => {
                 self.streams.remove(&place);
-                self.may_open = true;
                 if let Some(link) = &mut self.links[place.link] {
+                    link.has_room = true;
                     // It may have ended by itself.
                     let _ = link.grpc.cancel(place.stream, code, self.now);
                 }
@@ -571,6 +644,12 @@ impl GrpcTransport {
     }
 }
 
+pub(crate) fn empty_places(config: &GrpcTransportConfig) -> Vec<Option<GrpcLink>> {
+    std::iter::repeat_with(|| None)
+        .take(config.link_places())
+        .collect()
+}
+
 fn progress(moved: bool) -> Progress {
     if moved { Progress::Busy } else { Progress::Idle }
 }
@@ -596,9 +675,13 @@ impl Engine for GrpcTransport {
         let links = self.links.iter().flatten();
         let due = links.clone().filter_map(|link| link.grpc.next_timeout()).min();
         let waiting = self.waiting_deadlines.first().map(|(deadline, _)| *deadline);
-        let looks = links.count() > 1;
+        let looks = links.count() > 1 && self.watch.is_none();
         let look = looks.then(|| self.looked_at.saturating_add(self.look_gap));
-        [due, waiting, look, self.old_at].into_iter().flatten().min()
+        let grows = (!self.waiting.is_empty() && self.grows_at > self.now).then_some(self.grows_at);
+        [due, waiting, look, grows, self.old_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
@@ -612,6 +695,9 @@ impl Engine for GrpcTransport {
 
 impl TransportEngine for GrpcTransport {
     fn interest(&self) -> Option<Interest> {
+        if let Some(watch) = &self.watch {
+            return (!self.is_stopped).then(|| watch.interest());
+        }
         let link = self.links[self.watched()?].as_ref()?;
         let write = link.waits_for_room();
         // While the app is behind, what the socket has does not matter.

@@ -31,6 +31,12 @@ pub struct GrpcLink {
     is_flushed: bool,
     /// The server has said how many calls it takes at a time.
     pub(crate) has_settings: bool,
+    /// It was opened beside others, and takes calls once its server has said how many.
+    pub(crate) awaits_settings: bool,
+    /// Whether another call may be tried: none is until something changes, when the last one found no room.
+    pub(crate) has_room: bool,
+    /// The last one found that the server takes no more at a time.
+    pub(crate) is_full: bool,
     /// No call begins on it any more.
     pub(crate) is_draining: bool,
     pub(crate) has_keepalive: bool,
@@ -76,6 +82,9 @@ impl GrpcLink {
             is_writable: true,
             is_flushed: true,
             has_settings: false,
+            awaits_settings: false,
+            has_room: true,
+            is_full: false,
             is_draining: false,
             has_keepalive: false,
             life: LinkLife::Open,
@@ -194,7 +203,18 @@ impl GrpcLink {
 
     /// Whether another call may begin on it, by what is known of its server.
     pub(crate) fn may_call(&self) -> bool {
-        self.has_settings || self.grpc.open_calls() < CALLS_BEFORE_SETTINGS_MAX
+        self.has_settings || (!self.awaits_settings && self.grpc.open_calls() < CALLS_BEFORE_SETTINGS_MAX)
+    }
+
+    /// Whether calls begin on it, now or when there is room.
+    pub(crate) fn takes_calls(&self) -> bool {
+        !self.is_draining && self.is_open()
+    }
+
+    /// Something may have happened at the carrier.
+    pub(crate) fn look(&mut self) {
+        self.is_readable = true;
+        self.is_writable = true;
     }
 
     /// Whether more is to be read from the carrier.
@@ -347,6 +367,9 @@ impl GrpcLink {
             is_writable: true,
             is_flushed: false,
             has_settings,
+            awaits_settings: false,
+            has_room: true,
+            is_full: false,
             is_draining,
             // It is set anew with the first poll.
             has_keepalive: false,

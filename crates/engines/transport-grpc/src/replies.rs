@@ -47,12 +47,7 @@ impl GrpcTransport {
                     self.pump(id);
                 }
             }
-            GrpcEvent::PeerSettings => {
-                if let Some(link) = &mut self.links[at] {
-                    link.has_settings = true;
-                }
-                self.may_open = true;
-            }
+            GrpcEvent::PeerSettings => self.on_settings(at),
             GrpcEvent::Draining => {
                 if let Some(link) = &mut self.links[at] {
                     link.is_draining = true;
@@ -138,7 +133,9 @@ impl GrpcTransport {
     }
 
     fn on_end(&mut self, at: usize, stream: u32, status: GrpcStatus, trailers: &[u8], cause: EndCause) {
-        self.may_open = true;
+        if let Some(link) = &mut self.links[at] {
+            link.has_room = true;
+        }
         let Some(id) = self.streams.remove(&StreamPlace { link: at, stream }) else {
             return;
         };

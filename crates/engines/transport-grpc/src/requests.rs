@@ -204,32 +204,26 @@ impl GrpcTransport {
     pub(crate) fn open_waiting(&mut self) -> bool {
         let mut moved = false;
         while let Some(id) = self.waiting.front().copied() {
-            let at = match self.link_of_new_calls() {
-                Some(at) => at,
-                None => match self.open_link() {
-                    Ok(at) => at,
-                    Err(reason) => {
-                        self.end_call(id, Code::Unavailable, &reason);
-                        moved = true;
-                        continue;
-                    }
-                },
-            };
-            if !self.may_open || !self.open_call(id, at) {
-                break;
+            match self.link_of_new_calls() {
+                // Another link may have room for it.
+                Ok(Some(at)) => moved |= self.open_call(id, at),
+                Ok(None) => break,
+                Err(reason) => {
+                    self.end_call(id, Code::Unavailable, &reason);
+                    moved = true;
+                }
             }
-            moved = true;
         }
         moved
     }
 
-    /// Begins a call on a link; whether the next one may be tried.
+    /// Begins a call on a link, unless it has no room; whether anything has come of it.
     fn open_call(&mut self, id: u64, at: usize) -> bool {
         let (Some(call), Some(link)) = (self.calls.get_mut(&id), &mut self.links[at]) else {
             return false;
         };
         if !link.may_call() {
-            self.may_open = false;
+            link.has_room = false;
             return false;
         }
         let head = &mut self.head;
@@ -257,8 +251,9 @@ impl GrpcTransport {
                 self.signals.set_peer_drains();
                 true
             }
-            Err(CallFault::Http2(SendError::TooManyStreams | SendError::OutputFull)) => {
-                self.may_open = false;
+            Err(CallFault::Http2(fault @ (SendError::TooManyStreams | SendError::OutputFull))) => {
+                link.has_room = false;
+                link.is_full = fault == SendError::TooManyStreams;
                 false
             }
             Err(fault) => {

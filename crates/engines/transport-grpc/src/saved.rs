@@ -3,10 +3,11 @@
 //! | form | says | then |
 //! |---|---|---|
 //! | 1 | the calls that are under way | they end at the successor, as UNAVAILABLE and with the reason, and the app connects anew |
-//! | 2 | the links and their calls, with duplicates of the links' sockets | they go on: the server notices nothing |
+//! | 2 | two places of links and their calls, with duplicates of the links' sockets | they go on: the server notices nothing |
+//! | 3 | the same of more links, with how many places there are before them | likewise |
 //!
-//! The second form goes to who reads it ([`Saver::newest_form`]), of an engine whose links can all be carried: those within TLS 1.2
-//! cannot be.
+//! The others than the first go to who reads them ([`Saver::newest_form`]), of an engine whose links can all be carried: those within
+//! TLS 1.2 cannot be.
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,13 +25,18 @@ use crate::KIND;
 use crate::call::{CallPlace, GrpcCall, StreamPlace};
 use crate::carrier::ByteCarrier;
 use crate::config::{GrpcMethod, GrpcTransportConfig, REFUSALS_MAX};
-use crate::engine::{GrpcTransport, LINKS_MAX, LinkDialer, TransportStage};
+use crate::engine::{GrpcTransport, LINKS_MAX, LinkDialer, TransportStage, empty_places};
 use crate::link::GrpcLink;
+use crate::link_watch::LinkWatch;
 
 /// The form of a state that says which calls are under way, and no more.
 const CALLS_FORM: u32 = 1;
+/// That of two places of links, which is written wherever it says all.
+const PAIR_FORM: u32 = 2;
+/// Places of links in that form.
+const PAIR_PLACES: usize = 2;
 /// The newest form of the saved state: what a process says that it reads before it is given one.
-pub const STATE_FORM: u32 = 2;
+pub const STATE_FORM: u32 = 3;
 /// Bytes of the state of one engine with its links, at most. Of one that has more, the calls end.
 pub const STATE_BYTES_MAX: usize = 512 << 20;
 /// What calls are told.
@@ -65,15 +71,16 @@ pub struct RestoredTransportParts<'a> {
 
 impl GrpcTransport {
     pub(crate) fn saved(&self, saver: &mut dyn Saver) -> SavedState {
-        if saver.newest_form(KIND) < STATE_FORM || self.carried_sockets().is_none() {
+        let form = self.form_of_links();
+        if saver.newest_form(KIND) < form || self.carried_sockets().is_none() {
             return self.saved_calls();
         }
         let mut out = FieldWriter::new();
-        self.save_links(saver, &mut out);
+        self.save_links(form, saver, &mut out);
         if out.bytes.len() > STATE_BYTES_MAX {
             return self.saved_calls();
         }
-        SavedState::new(KIND, STATE_FORM, out)
+        SavedState::new(KIND, form, out)
     }
 
     pub(crate) fn saved_calls(&self) -> SavedState {
@@ -98,13 +105,29 @@ impl GrpcTransport {
             .collect()
     }
 
-    fn save_links(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
+    /// The oldest form in which all links can be said.
+    fn form_of_links(&self) -> u32 {
+        if self.links.iter().skip(PAIR_PLACES).all(Option::is_none) {
+            PAIR_FORM
+        } else {
+            STATE_FORM
+        }
+    }
+
+    fn save_links(&self, form: u32, saver: &mut dyn Saver, out: &mut FieldWriter) {
         self.head.authority.save(out);
         out.run(&self.server);
         out.u32(self.dials_left);
         self.server_accepts.save(out);
         out.text(&self.last_end);
-        for link in &self.links {
+        let places = if form == PAIR_FORM {
+            PAIR_PLACES
+        } else {
+            out.count(self.links.len());
+            self.links.len()
+        };
+        for at in 0..places {
+            let link = self.links.get(at).and_then(Option::as_ref);
             out.flag(link.is_some());
             if let Some(link) = link {
                 link.save(out);
@@ -135,7 +158,7 @@ impl GrpcTransport {
         if state.version == CALLS_FORM {
             return GrpcTransport::restore_calls(fields, parts.signals);
         }
-        let transport = GrpcTransport::restore_links(&mut fields, parts)?;
+        let transport = GrpcTransport::restore_links(state.version, &mut fields, parts)?;
         fields.end()?;
         Ok(transport)
     }
@@ -160,12 +183,12 @@ impl GrpcTransport {
     }
 
     fn restore_links(
+        form: u32,
         fields: &mut FieldReader<'_>,
         parts: RestoredTransportParts<'_>,
     ) -> Result<GrpcTransport, RestoreError> {
         let mut transport = GrpcTransport::ended(parts.signals);
         transport.stage = TransportStage::Open;
-        transport.may_open = true;
         transport.config = parts.config;
         transport.old_at = parts.config.old_at(parts.now);
         transport.methods = parts.methods;
@@ -178,7 +201,16 @@ impl GrpcTransport {
         transport.server_accepts = Option::<EncodingSet>::restore(fields)?;
         transport.last_end = fields.text()?.to_owned();
         let mut sockets = parts.sockets.into_iter();
-        for at in 0..LINKS_MAX {
+        let places = match form {
+            PAIR_FORM => PAIR_PLACES,
+            _ => fields.count(LINKS_MAX)?,
+        };
+        transport.links = empty_places(&transport.config);
+        // A configuration that allows fewer has those that are there go on.
+        let places_max = transport.links.len().max(places);
+        transport.links.resize_with(places_max, || None);
+        transport.watch = LinkWatch::of_places(places_max);
+        for at in 0..places {
             if !fields.flag()? {
                 continue;
             }
@@ -188,7 +220,7 @@ impl GrpcTransport {
             let carrier = (parts.carrier)(socket, fields)?;
             let mut link = GrpcLink::restore(carrier, &transport.config, &parts.share, fields)?;
             link.grpc.count_in(Arc::clone(&transport.counts));
-            transport.links[at] = Some(link);
+            transport.put_link(at, link);
         }
         transport.restore_state_of_calls(fields, &parts.share, parts.restorer)?;
         Ok(transport)
@@ -249,7 +281,7 @@ impl GrpcTransport {
         place: StreamPlace,
         id: u64,
     ) -> Result<(), RestoreError> {
-        if self.links[place.link].is_none() {
+        if self.links.get(place.link).is_none_or(Option::is_none) {
             return Err(fields.damaged(format!("call {id} is on a link that is not there")));
         }
         match self.streams.insert(place, id) {

@@ -484,6 +484,7 @@ impl Connector {
                 tls: self.grpc_tls(route)?,
                 compression: route.compression.encoding(),
                 age_max: Duration::from_secs(route.connection_age_s.into()),
+                connections: route.connections.unwrap_or(1) as usize,
                 mark,
                 question: None,
             },

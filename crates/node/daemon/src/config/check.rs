@@ -11,7 +11,9 @@ use super::{
 };
 use crate::plurals::counted;
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
-use crate::transport::{PACKET_BYTES_MAX, PACKET_BYTES_MIN, PeerAddress, TransportKind};
+use crate::transport::{
+    GRPC_CONNECTIONS_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PeerAddress, TransportKind,
+};
 
 /// What sockets of TCP are called here, those of gRPC and HTTP as well.
 const TCP: &str = "tcp";
@@ -371,6 +373,17 @@ impl Config {
         if !route.compression.is_none() && !is_grpc {
             let message = "is for transport = \"grpc\": messages between nodes are not compressed";
             problems.add(format!("{key}.compression"), message.into());
+        }
+        if route.connections.is_some() && !is_grpc {
+            let message =
+                "is for transport = \"grpc\": between nodes one connection takes all calls of a client";
+            problems.add(format!("{key}.connections"), message.into());
+        } else if route
+            .connections
+            .is_some_and(|count| !(1..=GRPC_CONNECTIONS_MAX as u32).contains(&count))
+        {
+            let message = format!("must be 1 to {GRPC_CONNECTIONS_MAX}");
+            problems.add(format!("{key}.connections"), message);
         }
         if route.connection_age_s != 0 && !is_grpc {
             let message = "is for transport = \"grpc\": connections between nodes have no greatest age";

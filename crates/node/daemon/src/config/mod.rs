@@ -328,6 +328,7 @@ mod tests {
         for (key, line) in [
             ("compression", "compression = \"gzip\"\n"),
             ("connection_age_s", "connection_age_s = 1\n"),
+            ("connections", "connections = 2\n"),
             ("reflection", "reflection = true\n"),
         ] {
             assert_eq!(problems(&format!("{tcp}{line}")), [format!("route[0].{key}")]);

@@ -262,6 +262,10 @@ pub struct RouteConfig {
     /// How messages to gRPC servers are compressed of which the caller asks nothing.
     #[serde(default, skip_serializing_if = "GrpcCompression::is_none")]
     pub compression: GrpcCompression,
+    /// How many connections to a gRPC server the calls of one client may have, by default 1: another is opened when the server allows
+    /// no more calls on those that there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
     /// For how long calls begin on a connection to gRPC servers, in seconds; 0 for ever.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub connection_age_s: u32,

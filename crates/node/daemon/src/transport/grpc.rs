@@ -66,6 +66,8 @@ pub(crate) struct GrpcServerTerms {
     pub(crate) compression: MessageEncoding,
     /// For how long about calls begin on one of its connections; zero for ever.
     pub(crate) age_max: Duration,
+    /// How many connections the calls of one client may have at a time; 0 as 1.
+    pub(crate) connections: usize,
     /// What its connections are marked with.
     pub(crate) mark: Option<u32>,
     /// What it is asked when hands were shaken.
@@ -494,6 +496,7 @@ fn config(terms: &GrpcServerTerms, limits: Limits, options: TransportOptions) ->
     grpc::GrpcTransportConfig {
         compression: terms.compression,
         // Connections that began together do not end together.
+        connections_max: terms.connections.max(1),
         age_max_ns: attempts::jittered(terms.age_max).as_nanos() as u64,
         keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
         keepalive_timeout_ns: options.keepalive_timeout_ns,

@@ -33,7 +33,7 @@ pub(crate) use provost_transport::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
 pub(crate) use provost_transport_datagram::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
-pub(crate) use provost_transport_grpc::AskFault;
+pub(crate) use provost_transport_grpc::{AskFault, CONNECTIONS_MAX as GRPC_CONNECTIONS_MAX};
 pub(crate) use provost_transport_migration::beside;
 pub(crate) use tls_carrier::{TLS_CARRIER, TlsCarrier};
 pub(crate) use tls_handshake::finish_handshake;
