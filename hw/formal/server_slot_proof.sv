@@ -1,6 +1,7 @@
 // server_slot: at most once. The slot's state is kept as the connection's line keeps it; packets and the host's responses come in any
 // order and number. Any call is delivered once at most until call numbers come round (2^31 of them), and none without the verdict that it may pass,
-// which its first packet has; packets of a request are stored in order, each once.
+// which its first packet has; each packet of a request is stored once, and a request is delivered with its last, when all
+// others are stored.
 module server_slot_proof (
     input logic clk,
     input logic rst,
@@ -18,7 +19,7 @@ module server_slot_proof (
 );
   logic [2:0] phase_q = '0;
   logic [31:0] call_q = '0;
-  logic [2:0] count_q = '0;
+  logic [4:0] here_q = '0;
   logic admit;
   logic store;
   logic deliver;
@@ -27,14 +28,14 @@ module server_slot_proof (
   logic deny;
   logic [2:0] phase_next;
   logic [31:0] call_next;
-  logic [2:0] count_next;
+  logic [4:0] here_next;
   logic stale;
   logic forbidden;
   logic no_room;
   server_slot dut (
       .phase(phase_q),
       .slot_call(call_q),
-      .count(count_q),
+      .here(here_q),
       .*
   );
 
@@ -44,6 +45,8 @@ module server_slot_proof (
   logic passed_q = 1'b0;
   logic delivered_q = 1'b0;
   logic denied_q = 1'b0;
+  // Packets of the slot's call that were stored.
+  logic [7:0] stored_q = '0;
   logic [31:0] since_q = '0;
   logic grows;
   assign grows = packet && (admit || deny) && call_next != call_q;
@@ -52,7 +55,8 @@ module server_slot_proof (
     if (rst) begin
       phase_q <= '0;
       call_q <= '0;
-      count_q <= '0;
+      here_q <= '0;
+      stored_q <= '0;
       passed_q <= 1'b0;
       delivered_q <= 1'b0;
       denied_q <= 1'b0;
@@ -63,13 +67,14 @@ module server_slot_proof (
       if (packet) begin
         phase_q <= phase_next;
         call_q <= call_next;
-        count_q <= count_next;
+        here_q <= here_next;
+        if (store) stored_q <= (admit ? 8'd0 : stored_q) | (8'd1 << number);
         if (admit) passed_q <= 1'b1;
         else if (call_next != call_q) passed_q <= 1'b0;
-        // Only what passes begins; packets are stored in order.
+        // Only what passes begins; each packet is stored once.
         if (admit) assert (verdict == nic_pkg::VERDICT_PASS && call_next == call_q + 32'd1);
         if (call_next != call_q) assert (admit || deny);
-        if (store) assert (several && number == (admit ? 3'd0 : count_q) && count_next == number + 3'd1);
+        if (store) assert (several && (admit ? number == 3'd0 : !stored_q[number]));
         // Whatever a packet does, the call stays or is the next.
         assert (call_next == call_q || call_next == call_q + 32'd1);
         assert (!(deliver && deny) && !(deliver && acknowledge) && !(deliver && repeat_response));
@@ -77,7 +82,7 @@ module server_slot_proof (
           assert (admit || passed_q);
           assert (credit);
           // All of it is here.
-          assert (!several || (store && last && number == count_q));
+          assert (!several || (store && last && (stored_q | (8'hff << number)) == 8'hff));
           assert (call_next == packet_call && phase_next == nic_pkg::PHASE_EXECUTING);
           // Not while another call of the slot is being executed: its response would be lost.
           assert (phase_q != nic_pkg::PHASE_EXECUTING);
@@ -100,7 +105,7 @@ module server_slot_proof (
       end
       // Where the slot is after the watched call: what makes the proof inductive.
       if (delivered_q || denied_q) assert (call_q - watched == since_q);
-      if (phase_q == nic_pkg::PHASE_RECEIVING) assert (passed_q);
+      if (phase_q == nic_pkg::PHASE_RECEIVING) assert (passed_q && stored_q == {2'd0, here_q, 1'b1});
       assert (!(delivered_q && denied_q));
       if (delivered_q && since_q == 32'd0)
         assert (phase_q == nic_pkg::PHASE_EXECUTING || phase_q == nic_pkg::PHASE_RESPONDED);

@@ -24,8 +24,7 @@ module transport_core_proof (
     input logic call_used,
     input logic call_rests,
     input logic [3:0] call_tries,
-    input logic [2:0] call_count,
-    input logic [2:0] call_packets,
+    input nic_pkg::progress_t call_progress,
     input logic due,
     input logic [nic_pkg::BUFFER_BITS-1:0] due_index,
     input logic [15:0] flow_calls,
@@ -59,8 +58,7 @@ module transport_core_proof (
   logic ask_again;
   logic at_work;
   logic advance;
-  logic [2:0] advance_count;
-  logic [2:0] advance_packets;
+  nic_pkg::progress_t advance_progress;
   logic due_take;
   logic buffer_give;
   logic [nic_pkg::BUFFER_BITS-1:0] buffer_give_id;

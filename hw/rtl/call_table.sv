@@ -20,9 +20,7 @@ module call_table #(
     output logic call_used,
     output logic call_rests,
     output logic [3:0] call_tries,
-    // Packets of its response that are here, and how many there are, once the first has come.
-    output logic [2:0] call_count,
-    output logic [2:0] call_packets,
+    output nic_pkg::progress_t call_progress,
     // It ends, is sent again, or is known to be at work at the server. At most one of these, and `begin_call`, at a time.
     input logic end_call,
     input logic send_again,
@@ -31,8 +29,7 @@ module call_table #(
     input logic at_work,
     // It goes on: more of the request or of the response is there.
     input logic advance,
-    input logic [2:0] advance_count,
-    input logic [2:0] advance_packets,
+    input nic_pkg::progress_t advance_progress,
     // A packet has left its buffer.
     input logic sent,
     input logic [nic_pkg::BUFFER_BITS-1:0] sent_index,
@@ -51,7 +48,7 @@ module call_table #(
   logic [$bits(begin_data)-1:0] table_q[BUFFERS];
   logic [31:0] deadline_q[BUFFERS];
   logic [3:0] tries_q[BUFFERS];
-  logic [5:0] response_q[BUFFERS];
+  logic [$bits(call_progress)-1:0] response_q[BUFFERS];
   logic [BUFFERS-1:0] used_q;
   logic [BUFFERS-1:0] sending_q;
   // Ended while a packet of it was being sent.
@@ -63,7 +60,7 @@ module call_table #(
   assign call_used = used_q[index];
   assign call_rests = used_q[index] && !sending_q[index];
   assign call_tries = tries_q[index];
-  assign {call_count, call_packets} = response_q[index];
+  assign call_progress = response_q[index];
   assign calls = calls_q;
   always_comb begin
     for (int i = 0; i < FLOWS; i++) flow_calls[8*i+:8] = flow_calls_q[i];
@@ -95,7 +92,7 @@ module call_table #(
 
   always_ff @(posedge clk) begin
     if (begin_call) table_q[index] <= begin_data;
-    if (begin_call || advance) response_q[index] <= begin_call ? 6'd0 : {advance_count, advance_packets};
+    if (begin_call || advance) response_q[index] <= begin_call ? '0 : advance_progress;
     if (begin_call || at_work || advance) begin
       tries_q[index] <= '0;
       deadline_q[index] <= now + (at_work ? timeout << 2 : timeout);

@@ -429,15 +429,13 @@ module nic #(
   logic call_used;
   logic call_rests;
   logic [3:0] call_tries;
-  logic [2:0] call_count;
-  logic [2:0] call_packets;
+  nic_pkg::progress_t call_progress;
   logic end_call;
   logic send_again;
   logic ask_again;
   logic at_work;
   logic advance;
-  logic [2:0] advance_count;
-  logic [2:0] advance_packets;
+  nic_pkg::progress_t advance_progress;
   logic due;
   logic [BUFFER_BITS-1:0] due_index;
   logic due_take;

@@ -49,7 +49,7 @@ package nic_pkg;
   localparam logic [2:0] PHASE_DENIED = 3'd3;
   localparam logic [2:0] PHASE_LIMITED = 3'd4;
   localparam logic [2:0] PHASE_OUT = 3'd5;
-  // A server's slot has some packets of a request, from the first on without a gap.
+  // A server's slot has some packets of a request, the first among them.
   localparam logic [2:0] PHASE_RECEIVING = 3'd6;
 
   // What a policy says of a request.
@@ -63,8 +63,11 @@ package nic_pkg;
   localparam int CONNECTION_SLOTS = 4;            // 4 bits
   localparam int CONNECTION_BALANCE = 8;          // 2 bits
   localparam int CONNECTION_BUCKET = 12;          // 3 bits
-  localparam int CONNECTION_FLOW = 16;            // 8 bits: the first flow
-  localparam int CONNECTION_FLOWS = 24;           // 8 bits: how many, less one; a power of two less one
+  localparam int CONNECTION_FLOW = 16;            // 4 bits: the first flow
+  localparam int CONNECTION_FLOWS = 20;           // 4 bits: how many, less one; a power of two less one
+  // Of a server's slot that receives a request: packets 4 and 5 are here. (1 to 3 are beside its flow.)
+  localparam int CONNECTION_FOURTH = 24;          // 8 times 1 bit
+  localparam int CONNECTION_FIFTH = 504;          // 8 times 1 bit
   localparam int CONNECTION_LOCAL_TOKEN = 32;     // 32 bits
   localparam int CONNECTION_REMOTE_TOKEN = 64;    // 32 bits
   localparam int CONNECTION_REMOTE_NUMBER = 96;   // 16 bits
@@ -89,6 +92,13 @@ package nic_pkg;
   // connection: of requests the slot's, of responses the one that the host has named.
   localparam int MESSAGE_PACKETS = 7;
   localparam int MESSAGE_BYTES_BITS = 19;
+
+  // How far the response to a call has come, once its first packet is here: the bytes of all, which packets are here, and how many there are.
+  typedef struct packed {
+    logic [MESSAGE_BYTES_BITS-1:0] bytes;
+    logic [6:0] here;
+    logic [2:0] packets;
+  } progress_t;
 
   // Message buffers: one holds an entry of a transmit ring while the NIC needs it.
   localparam int BUFFERS = 64;

@@ -69,6 +69,8 @@ module receive_order (
     end else if (deliver_wanted) begin
       host_kind = nic_pkg::ENTRY_REPEAT;
       host_code = packet.first[111:96];
+      // Which packets beyond that one are there already.
+      host_bytes = packet.first[143:128];
       host_tag = call.tag;
       host_remote = {13'd0, slot, slot_call};
       receive.flow = call.flow;

@@ -3,14 +3,14 @@
 //
 //   IDLE ──► EXECUTING ──► RESPONDED ──┐ the slot's next call
 //     │   (the host responds)          │
-//     ├──► RECEIVING ──► EXECUTING     │ (a request of several packets: taken in order, stored; the first has the verdict)
+//     ├──► RECEIVING ──► EXECUTING     │ (a request of several packets, each stored once: the first has the verdict, the last ends it)
 //     └──► DENIED, LIMITED ────────────┤ (the NIC has answered itself)
 //                                      └──► as from IDLE
 module server_slot (
     input logic [2:0] phase,
     input logic [31:0] slot_call,
-    // Packets of the slot's call that are here.
-    input logic [2:0] count,
+    // While a request is received, bit i: packet i + 1 is here, as the first is. Later, how many packets it had.
+    input logic [4:0] here,
     input logic [31:0] packet_call,
     // The packet is one of several, with this number; the last; asks for an acknowledgement.
     input logic several,
@@ -31,7 +31,7 @@ module server_slot (
     output logic deny,
     output logic [2:0] phase_next,
     output logic [31:0] call_next,
-    output logic [2:0] count_next,
+    output logic [4:0] here_next,
     // Why nothing came of it.
     output logic stale,
     output logic forbidden,
@@ -39,6 +39,14 @@ module server_slot (
 );
   logic [31:0] ahead;
   assign ahead = packet_call - slot_call;
+  // This packet, and those between the first and this. The last is taken when all others are here: its bytes are then known to end the message,
+  // whatever other packets say of it.
+  logic [4:0] own;
+  logic [4:0] earlier;
+  logic gap;
+  assign own = 5'd1 << (number - 3'd1);
+  assign earlier = own - 5'd1;
+  assign gap = (here & earlier) != earlier;
 
   always_comb begin
     admit = 1'b0;
@@ -49,7 +57,7 @@ module server_slot (
     deny = 1'b0;
     phase_next = phase;
     call_next = slot_call;
-    count_next = count;
+    here_next = here;
     stale = 1'b0;
     forbidden = 1'b0;
     no_room = 1'b0;
@@ -64,28 +72,29 @@ module server_slot (
         store = 1'b1;
         acknowledge = asks;
         call_next = packet_call;
-        count_next = 3'd1;
+        here_next = 5'd0;
         phase_next = nic_pkg::PHASE_RECEIVING;
       end else if (credit) begin
         admit = 1'b1;
         deliver = 1'b1;
         call_next = packet_call;
-        count_next = 3'd1;
+        here_next = 5'd1;
         phase_next = nic_pkg::PHASE_EXECUTING;
       end else no_room = 1'b1;
     end else if (ahead == 32'd0) begin
       case (phase)
         nic_pkg::PHASE_RECEIVING: begin
-          if (!several) forbidden = 1'b1;
-          else if (number != count) acknowledge = 1'b1;
+          if (!several || number == 3'd7 || (number == 3'd6 && !last)) forbidden = 1'b1;
+          else if (number == 3'd0 || (here & own) != 5'd0) acknowledge = 1'b1;
           else if (!last) begin
             store = 1'b1;
-            acknowledge = asks;
-            count_next = count + 3'd1;
-          end else if (credit) begin
+            acknowledge = asks || gap;
+            here_next = here | own;
+          end else if (gap) acknowledge = 1'b1;
+          else if (credit) begin
             store = 1'b1;
             deliver = 1'b1;
-            count_next = count + 3'd1;
+            here_next = 5'(number) + 5'd1;
             phase_next = nic_pkg::PHASE_EXECUTING;
           end else no_room = 1'b1;
         end

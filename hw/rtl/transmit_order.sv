@@ -5,11 +5,13 @@ module transmit_order (
     // denied, or one that is being executed.
     input logic of_entry,
     input logic of_call,
-    // It asks for packets of a response, from this to the last of so many; or it says how many packets of a request are here.
+    // It asks for packets of a response, from this to the last of so many; or it says how many packets of a request are here without a gap, and
+    // which beyond.
     input logic asks,
     input logic [2:0] asked_first,
     input logic [2:0] asked_packets,
     input logic [2:0] count,
+    input logic [5:0] beyond,
     // Bytes of the message to which the entry belongs.
     input logic [31:0] entry_message,
     input logic stranger,
@@ -123,6 +125,8 @@ module transmit_order (
         send_call = packet_call;
         send_flags = nic_pkg::FLAG_UNTIMED;
         send_number = 16'(count);
+        send_bytes = 32'(beyond);
+        if (beyond != '0) transmit.head_bytes = 5'd24;
       end
     end
     transmit.head = {send_held, send_code, send_bytes, 16'd0, send_number, send_call,

@@ -71,15 +71,13 @@ module transport_core #(
     input logic call_used,
     input logic call_rests,
     input logic [3:0] call_tries,
-    input logic [2:0] call_count,
-    input logic [2:0] call_packets,
+    input nic_pkg::progress_t call_progress,
     output logic end_call,
     output logic send_again,
     output logic ask_again,
     output logic at_work,
     output logic advance,
-    output logic [2:0] advance_count,
-    output logic [2:0] advance_packets,
+    output nic_pkg::progress_t advance_progress,
     input logic due,
     input logic [nic_pkg::BUFFER_BITS-1:0] due_index,
     output logic due_take,
@@ -221,10 +219,7 @@ module transport_core #(
     end
   end
 
-  logic act_packet;
-  logic act_entry;
-  logic act_call;
-  logic act_command;
+  logic act_packet, act_entry, act_call, act_command;
   assign act_packet = state_q == ACT && source_q == OF_PACKET;
   assign act_entry = state_q == ACT && source_q == OF_ENTRY;
   assign act_call = state_q == ACT && source_q == OF_CALL;
@@ -252,12 +247,11 @@ module transport_core #(
   assign payload_max = line_q[nic_pkg::CONNECTION_PAYLOAD_MAX+:16];
   assign bucket = line_q[nic_pkg::CONNECTION_BUCKET+:3];
   assign balance = line_q[nic_pkg::CONNECTION_BALANCE+:2];
-  assign balance_first = line_q[nic_pkg::CONNECTION_FLOW+:8];
-  assign balance_mask = line_q[nic_pkg::CONNECTION_FLOWS+:8];
+  assign balance_first = {4'd0, line_q[nic_pkg::CONNECTION_FLOW+:4]};
+  assign balance_mask = {4'd0, line_q[nic_pkg::CONNECTION_FLOWS+:4]};
 
   logic known;
-  logic known_server;
-  logic known_client;
+  logic known_server, known_client;
   assign known = valid && line_q[nic_pkg::CONNECTION_LOCAL_TOKEN+:32] == token && remote == packet.remote;
   assign known_server = known && server;
   assign known_client = known && !server;
@@ -326,7 +320,7 @@ module transport_core #(
   logic slot_deny;
   logic [2:0] server_phase_next;
   logic [31:0] server_call_next;
-  logic [2:0] server_count_next;
+  logic [4:0] server_here_next;
   logic slot_stale;
   logic slot_forbidden;
   logic slot_no_room;
@@ -335,8 +329,9 @@ module transport_core #(
   // A request of several packets goes to the flow that its first packet, which has the key, was given to. What was delivered before is
   // asked for again by the connection's first flow.
   assign slot_flow = slot_buffer[5:3];
-  assign request_flow = (packet_call != slot_call) ? balance_flow
-      : (slot_phase == nic_pkg::PHASE_RECEIVING) ? slot_flow[FLOW_BITS-1:0] : balance_first[FLOW_BITS-1:0];
+  // (A NIC of one flow has none of the number that one bit could say.)
+  assign request_flow = FLOW_BITS'(FLOWS - 1) & ((packet_call != slot_call) ? balance_flow
+      : (slot_phase == nic_pkg::PHASE_RECEIVING) ? slot_flow[FLOW_BITS-1:0] : balance_first[FLOW_BITS-1:0]);
   assign request_room = slot_lines(flow_stride_log2[4*request_flow+:4]);
   assign request_good = packet_slot < {4'd0, slots} && (several ? several_good
       : packet_number == 16'd0 && message_bytes == 32'(payload_bytes) && {1'b0, packet.lines} <= request_room);
@@ -345,7 +340,7 @@ module transport_core #(
   server_slot server_decision (
       .phase(slot_phase),
       .slot_call,
-      .count(slot_buffer[2:0]),
+      .here({line_q[nic_pkg::CONNECTION_FIFTH+32'(slot)], line_q[nic_pkg::CONNECTION_FOURTH+32'(slot)], slot_buffer[2:0]}),
       .packet_call,
       .several,
       .number(packet_number[2:0]),
@@ -361,10 +356,25 @@ module transport_core #(
       .deny(slot_deny),
       .phase_next(server_phase_next),
       .call_next(server_call_next),
-      .count_next(server_count_next),
+      .here_next(server_here_next),
       .stale(slot_stale),
       .forbidden(slot_forbidden),
       .no_room(slot_no_room)
+  );
+
+  // What is missing of the message: of a response, with this packet or at a time-out, or of a request.
+  logic [6:0] response_here;
+  logic [2:0] missing_first, missing_end;
+  logic [5:0] missing_beyond;
+  logic response_complete;
+  assign response_here = call_progress.here | (7'd1 << packet_number[2:0]);
+  missing_packets missing (
+      .here(act_call ? call_progress.here : response ? response_here : {1'b0, server_here_next, 1'b1}),
+      .packets(act_call ? call_progress.packets : several_packets),
+      .first(missing_first),
+      .run_end(missing_end),
+      .beyond(missing_beyond),
+      .complete(response_complete)
   );
 
   // Lines of a slot, by the logarithm; more than a buffer's are not used.
@@ -383,18 +393,19 @@ module transport_core #(
   assign response = act_packet && !management && kind == nic_pkg::PACKET_RESPONSE && known_client;
   assign call_agrees = call_used && call.connection == session && call.slot == slot && call.call == slot_call;
   assign response_current = packet_current && call_agrees;
-  // The packets of a response are taken in order. Packet 0 in a form that cannot be taken ends its call.
-  assign response_next = response_current && packet_number == 16'(call_count);
+  // Packet 0 of a response is taken first, and says its bytes. In a form that cannot be taken, it ends its call. The others come in any order.
+  assign response_next = response_current && packet_number < 16'(nic_pkg::MESSAGE_PACKETS) && (call_progress.here == '0
+      ? packet_number == 16'd0 : !call_progress.here[packet_number[2:0]] && message_bytes == 32'(call_progress.bytes));
   assign response_stored = response && response_next && several && several_good;
   assign response_fits = several ? several_good : message_bytes == 32'(payload_bytes) &&
       {1'b0, packet.lines} <= slot_lines(flow_stride_log2[4*call.flow[FLOW_BITS-1:0]+:4]);
-  assign response_ends = response && response_next && (call_count == 3'd0 || response_fits) && !(response_stored && !several_last);
+  assign response_ends = response && response_next && (call_progress.here == '0 || response_fits) && !(response_stored && !response_complete);
   // The client asks for the rest of a response once it has packet 0.
   logic ask_rest;
-  assign ask_rest = response_stored && !several_last && packet_number == 16'd0;
-  assign advance = (response_stored && !several_last) || fragments_wanted;
-  assign advance_count = response_stored ? packet_number[2:0] + 3'd1 : call_count;
-  assign advance_packets = response_stored ? several_packets : call_packets;
+  assign ask_rest = response_stored && !response_complete && packet_number == 16'd0;
+  assign advance = (response_stored && !response_complete) || fragments_wanted;
+  assign advance_progress = response_stored
+      ? {message_bytes[nic_pkg::MESSAGE_BYTES_BITS-1:0], response_here, several_packets} : call_progress;
   logic credit_return;
   assign credit_return = act_packet && !management && kind == nic_pkg::PACKET_CREDIT_RETURN && known_client;
   // The server has some packets of the request: the host is to give those that follow.
@@ -402,7 +413,7 @@ module transport_core #(
   logic fragments_wanted;
   assign return_whole = packet_number >= 16'(nic_pkg::MESSAGE_PACKETS) ||
       nic_pkg::MESSAGE_BYTES_BITS'(packet_number[2:0]) * nic_pkg::MESSAGE_BYTES_BITS'(payload_max) >= call.message;
-  assign fragments_wanted = credit_return && packet_current && call_agrees && call_count == 3'd0 && packet_number != 16'd0 && !return_whole;
+  assign fragments_wanted = credit_return && packet_current && call_agrees && call_progress.here == '0 && packet_number != 16'd0 && !return_whole;
   // A client asks for further packets of the response.
   logic response_wanted;
   assign response_wanted = act_packet && kind == nic_pkg::PACKET_REQUEST_FOR_RESPONSE && known_server && packet_slot < {4'd0, slots} &&
@@ -421,8 +432,7 @@ module transport_core #(
 
   // A packet of no session here: whoever could be its client is told, with nothing that the packet did not say.
   logic stranger;
-  logic to_server;
-  logic to_client;
+  logic to_server, to_client;
   assign to_server = kind == nic_pkg::PACKET_REQUEST || kind == nic_pkg::PACKET_REQUEST_FOR_RESPONSE ||
       kind == nic_pkg::PACKET_PING;
   assign to_client = kind == nic_pkg::PACKET_RESPONSE || kind == nic_pkg::PACKET_CREDIT_RETURN;
@@ -452,8 +462,7 @@ module transport_core #(
       .error(entry_error),
       .message(entry_message)
   );
-  logic entry_request;
-  logic entry_response;
+  logic entry_request, entry_response;
   assign entry_request = act_entry && entry_good && entry.kind == nic_pkg::ENTRY_REQUEST;
   assign entry_response = act_entry && entry_good && entry.kind == nic_pkg::ENTRY_RESPONSE;
 
@@ -466,8 +475,8 @@ module transport_core #(
   logic again;
   assign again = act_call && call_rests && call_current && call_tries < tries_max;
   // Once packet 0 of the response is here, what is missing of it is asked for.
-  assign ask_again = again && call_count != 3'd0;
-  assign send_again = again && call_count == 3'd0;
+  assign ask_again = again && call_progress.here != '0;
+  assign send_again = again && call_progress.here == '0;
 
   logic [nic_pkg::BUFFER_BITS-1:0] packet_call_index;
   assign packet_call_index =
@@ -480,7 +489,7 @@ module transport_core #(
   end
   assign begin_call = entry_request;
   assign end_call = response_ends || give_up;
-  assign at_work = credit_return && packet_current && call_agrees && call_count == 3'd0 && packet_number != 16'd0 && return_whole;
+  assign at_work = credit_return && packet_current && call_agrees && call_progress.here == '0 && packet_number != 16'd0 && return_whole;
   always_comb begin
     begin_data.flow = entry.flow;
     begin_data.connection = entry.connection;
@@ -514,9 +523,12 @@ module transport_core #(
     update_line = line_q;
     update_line[nic_pkg::CONNECTION_CALLS+32*slot+:32] = call_next;
     update_line[nic_pkg::CONNECTION_PHASES+3*slot+:3] = phase_next;
-    if (entry_request || request)
+    if (entry_request || request) begin
       update_line[nic_pkg::CONNECTION_BUFFERS+nic_pkg::BUFFER_BITS*slot+:nic_pkg::BUFFER_BITS] =
-          entry_request ? entry.buffer : {3'(request_flow), server_count_next};
+          entry_request ? entry.buffer : {3'(request_flow), server_here_next[2:0]};
+      update_line[nic_pkg::CONNECTION_FOURTH+32'(slot)] = request && server_here_next[3];
+      update_line[nic_pkg::CONNECTION_FIFTH+32'(slot)] = request && server_here_next[4];
+    end
     if (act_command) begin
       update_line = line_q;
       update_line[nic_pkg::CONNECTION_VALID] = 1'b0;
@@ -535,9 +547,10 @@ module transport_core #(
       .of_entry(act_entry),
       .of_call(act_call),
       .asks(ask_again || ask_rest),
-      .asked_first(ask_again ? call_count : 3'd1),
-      .asked_packets(ask_again ? call_packets : several_packets),
-      .count(server_count_next),
+      .asked_first(ask_again ? missing_first : 3'd1),
+      .asked_packets(ask_again ? missing_end : several_packets),
+      .count((server_phase_next == nic_pkg::PHASE_RECEIVING) ? missing_first : server_here_next[2:0]),
+      .beyond((server_phase_next == nic_pkg::PHASE_RECEIVING) ? missing_beyond : 6'd0),
       .entry_message,
       .stranger,
       .ping,

@@ -18,7 +18,7 @@ mod verilator {
     type Model = (&'static str, &'static str, &'static [&'static str]);
 
     /// The models that are compiled.
-    const MODELS: [Model; 8] = [
+    const MODELS: [Model; 9] = [
         ("nic", "nic", &[]),
         ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
         ("packet_fifo", "packet_fifo", &[]),
@@ -27,6 +27,11 @@ mod verilator {
         ("server_slot", "server_slot", &[]),
         ("token_buckets", "token_buckets", &[]),
         ("load_balancer", "load_balancer", &[]),
+        (
+            "transport_core_single",
+            "transport_core",
+            &["-GFLOWS=1", "-GFLOW_BITS=1"],
+        ),
     ];
     const RTL: &str = "../../../hw/rtl";
 

@@ -203,8 +203,8 @@ fn a_client_sends_and_fetches_messages_packet_by_packet_as_software_does() {
         sent(&mut rig),
         [bare(Kind::RequestForResponse, Flags::range(2), to, 1, 1)]
     );
-    for number in [2, 1, 1, 2] {
-        assert_eq!(rig.receive(0), [], "packets are taken in order");
+    for number in [2, 2, 1] {
+        assert_eq!(rig.receive(0), [], "packet 1 is missing");
         rig.inject(&packet(
             Kind::Response,
             Flags::UNTIMED,

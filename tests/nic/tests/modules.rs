@@ -452,3 +452,69 @@ fn the_balancer_stays_among_the_connections_flows() {
     }
     coverage.require_all("load_balancer");
 }
+
+/// A NIC of one flow has one bit for its number, and a connection's line may have it set: the request goes to the flow that there is.
+#[test]
+fn a_nic_of_one_flow_gives_no_request_to_another() {
+    let Some(mut core) = model_or_skip("transport_core_single") else {
+        return;
+    };
+    core.reset();
+    let mut coverage = Coverage::default();
+    for name in [
+        "lookup_ready",
+        "transmit_room_for_two",
+        "receive_room_for_two",
+        "bucket_has_token",
+        "credit_spare",
+    ] {
+        core.set_named(name, 1);
+    }
+    // Fields of a packet, from its lowest bit: 512 of the first line, 16 of bytes, 6 of lines, 48 of the address.
+    const BYTES_AT: usize = 64;
+    let mut first = [0; 64];
+    // A request of slot 0 and call 1, to a session with the token 0, of no bytes.
+    first[0] = 1;
+    first[8] = 1;
+    let ports = ["packet_next", "answer_line", "receive"].map(|name| core.port(name));
+    let packet = core.bytes_mut(ports[0]);
+    packet[..64].copy_from_slice(&first);
+    packet[BYTES_AT] = 24;
+    // One line.
+    packet[BYTES_AT + 2] = 1;
+    for balanced in [0, 1] {
+        for phase in [0u8, 2, 6] {
+            let mut line = [0; 64];
+            // A server's, valid, with eight slots; the first flow is the second, of two.
+            line[..3].copy_from_slice(&[0x83, 0, 0x11]);
+            // Slot 0 has call 1 where it is not idle.
+            line[22] = u8::from(phase != 0);
+            line[54] = phase;
+            // A flow and packets of slot 0: the flow's bit is set.
+            line[57] = 0b1000;
+            core.bytes_mut(ports[1]).copy_from_slice(&line);
+            core.set_named("balance_flow", balanced);
+            core.set_named("packet_valid", 1);
+            let mut delivered = None;
+            for _ in 0..6 {
+                core.settle();
+                let looked_up = core.get_named("lookup") == 1;
+                if core.get_named("receive_valid") == 1 {
+                    // The flow lies above 512 bits of the first line, 192 of the head, and 6 of the lines.
+                    let order = core.bytes(ports[2]);
+                    let flow = u16::from_le_bytes([order[88], order[89]]) >> 6 & 0xff;
+                    delivered = Some(flow);
+                }
+                core.edge();
+                if looked_up {
+                    core.set_named("packet_valid", 0);
+                }
+                core.set_named("answer", u64::from(looked_up));
+            }
+            assert_eq!(delivered, Some(0), "phase {phase}, balanced to {balanced}");
+            coverage.note("a request that begins", phase == 0);
+            coverage.note("one that comes again", phase == 2);
+        }
+    }
+    coverage.require_all("transport_core of one flow");
+}

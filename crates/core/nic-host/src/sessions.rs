@@ -9,8 +9,8 @@ use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet
 use provost_datagram::{Checking, PACKET_BYTES_MIN, SessionId};
 use provost_nic::{
     Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
-    EntryError, EntryHead, EntryKind, IDENTITY, MessagePart, Received, RingDriver, RingError, SLOTS_MAX,
-    registers,
+    EntryError, EntryHead, EntryKind, IDENTITY, MESSAGE_PACKETS_MAX, MessagePart, Received, RingDriver,
+    RingError, SLOTS_MAX, registers,
 };
 
 use crate::await_command;
@@ -299,7 +299,7 @@ impl NicHost {
         let request = (first.len() < payload.len()).then(|| LongRequest {
             method,
             payload: payload.to_vec(),
-            given: None,
+            given_ns: [None; MESSAGE_PACKETS_MAX],
         });
         self.rings[0].send_part(board, &head, part, first)?;
         let call = HostCall {
@@ -559,9 +559,8 @@ impl NicHost {
         }
     }
 
-    /// The server has the request's packets before this one.
+    /// The server has the request's packets before this one, and those behind it that the head's bits say.
     fn give_request(&mut self, board: &mut impl Board, now_ns: u64, head: &EntryHead) {
-        let first = head.code;
         let pause_ns = u64::from(self.config.timeout_ticks) * TICK_NS / 2;
         let Some(call) = self.calls.get_mut(&head.tag) else {
             return;
@@ -569,21 +568,13 @@ impl NicHost {
         let Some(request) = call.request.as_mut() else {
             return;
         };
-        // Several packets that come out of order have the server say the same several times.
-        if request
-            .given
-            .is_some_and(|(given, at)| first <= given && now_ns < at + pause_ns)
-        {
-            return;
-        }
-        request.given = Some((first, now_ns));
-        let (method, payload) = (request.method, request.payload.clone());
-        let token = call.token;
         let session = self.sessions[usize::from(call.number)].as_ref();
-        let Some(session) = session.filter(|session| session.token == token) else {
+        let Some(session) = session.filter(|session| session.token == call.token) else {
             return;
         };
         let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
+        let packets = request.wanted(head.code, head.bytes, packet_payload, now_ns, pause_ns);
+        let (method, payload) = (request.method, request.payload.clone());
         let entry = EntryHead {
             kind: EntryKind::Fragment,
             bytes: 0,
@@ -592,7 +583,7 @@ impl NicHost {
             tag: FRAGMENT_TAG | head.remote,
             remote: 0,
         };
-        for packet in first..payload.len().div_ceil(packet_payload) as u16 {
+        for packet in packets {
             let (part, bytes) = message_part(&payload, packet, packet_payload);
             self.send_or_wait(board, 0, entry, part, bytes.to_vec());
         }

@@ -66,8 +66,8 @@ impl ConnectionLine {
             | u32::from(self.slots.min(SLOTS_MAX)) << 4
             | u32::from(self.balance as u8) << 8
             | u32::from(self.bucket & 7) << 12
-            | u32::from(self.flows.0) << 16
-            | u32::from(self.flows.1.max(1) - 1) << 24;
+            | u32::from(self.flows.0 & 15) << 16
+            | u32::from((self.flows.1.max(1) - 1) & 15) << 20;
         let mut line = ConnectionLine::CLOSED;
         line[..4].copy_from_slice(&word.to_le_bytes());
         line[4..8].copy_from_slice(&self.local_token.to_le_bytes());
@@ -98,7 +98,7 @@ mod tests {
             remote: 0x1211_100f_0e0d,
         }
         .encode();
-        assert_eq!(line[..4], [0x83, 0x53, 4, 1]);
+        assert_eq!(line[..4], [0x83, 0x53, 0x14, 0]);
         let rest: Vec<u8> = (1..=18).collect();
         assert_eq!(line[4..22], rest);
         assert_eq!(line[22..], [0; 42]);
