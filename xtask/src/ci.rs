@@ -130,15 +130,18 @@ fn run_programs(
         tally.run(jobs, cores);
         Ok(())
     })?;
-    let mut jobs: Vec<TestJob> = alone
-        .into_iter()
-        .map(|program| tests(workspace, program))
-        .collect();
-    jobs.extend(soaks(workspace, &programs)?);
-    jobs.push(package::tryout(workspace)?);
-    jobs.push(TestJob::new("bench smoke", chores::bench_smoke(workspace)));
+    let alone = alone.into_iter().map(|program| tests(workspace, program));
+    let alone = alone.collect();
+    let mut whole = soaks(workspace, &programs)?;
+    whole.push(package::tryout(workspace)?);
+    whole.push(TestJob::new("bench smoke", chores::bench_smoke(workspace)));
     step("alone", || {
-        tally.run(jobs, 1);
+        tally.run(alone, 1);
+        Ok(())
+    })?;
+    // They keep nodes busy for long, and measure nothing in time.
+    step("whole nodes, side by side", || {
+        tally.run(whole, cores);
         tally.repeat_alone();
         Ok(())
     })
