@@ -84,7 +84,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "100")]
     sizes: Vec<usize>,
     /// Rounds, each of which measures everything once
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Few rounds of short slices
     #[arg(long)]

@@ -206,6 +206,55 @@ fn without_privileges_there_are_remedies_and_sums() {
 }
 
 #[test]
+fn an_application_is_measured_beside_its_prediction_and_the_profile_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str| insight(folder.path(), &format!("validate {arguments}"));
+    let doctor = stdout(&insight(folder.path(), "doctor --json"));
+    let doctor: serde_json::Value = serde_json::from_str(&doctor).unwrap();
+    let is_there = |check: &&serde_json::Value| check["name"] == "proxy haproxy" && check["granted"] == true;
+    if doctor["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(is_there)
+        .is_none()
+    {
+        return provost_skip::missing("a proxy", "HAProxy: apt-get install haproxy");
+    }
+    let brief = "--proxy haproxy --protocol tcp --shape chain --rounds 1 --quick";
+    let report = stdout(&run(&format!("{brief} --json --profile-out profile.json")));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let [chain] = report["applications"].as_array().unwrap().as_slice() else {
+        panic!("one was asked for: {report}");
+    };
+    assert_eq!(chain["name"], "chain tcp 100 B");
+    assert_eq!(chain["proxies"], 3);
+    let predicted = &chain["predicted_added_us"];
+    let within = |low: &str, high: &str| predicted[low].as_f64() <= predicted[high].as_f64();
+    assert!(within("low", "value") && within("value", "high"), "{predicted}");
+    for measured in ["base_us", "measured_cpu_us"] {
+        assert!(chain[measured].as_f64() > Some(0.0), "{measured}: {chain}");
+    }
+    let fitted = stdout(&insight(folder.path(), "fit profile.json"));
+    assert!(fitted.contains("ipc"), "{fitted}");
+    // What cannot be is refused before anything is measured.
+    for (arguments, status, reason) in [
+        ("--rounds 0", 2, "0 is not in 1.."),
+        ("--proxy nobody-has-this", 1, "nobody-has-this"),
+        ("--proxy haproxy --sizes 99999999999", 2, "at most 67108864 bytes"),
+    ] {
+        let refused = run(arguments);
+        assert_eq!(
+            refused.status.code(),
+            Some(status),
+            "{arguments}: {}",
+            stderr(&refused)
+        );
+        assert!(stderr(&refused).contains(reason), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn fits_and_single_traces_are_shown() {
     let folder = folder();
     let fitted = stdout(&insight(
