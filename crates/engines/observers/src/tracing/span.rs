@@ -247,3 +247,37 @@ fn attribute(key: &str, value: Value) -> KeyValue {
         ..KeyValue::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use provost_engine::AttestedApp;
+    use provost_engine::rig::Service;
+
+    use super::*;
+
+    #[test]
+    fn spans_tell_of_the_app_that_calls_what_is_known() {
+        let service = Service::from_source(
+            "syntax = \"proto3\"; package t; message M {} service S { rpc Call(M) returns (M); }",
+        );
+        let mut context = service.datapath_context(Side::Server);
+        context.peer.attested = Some(Arc::new(AttestedApp {
+            node: "b".into(),
+            name: "till".into(),
+            user: "cashier".into(),
+            uid: 7,
+            workload: "".into(),
+        }));
+        let part = SpanContextPart::new(&context, SpanRole::Call);
+        let told = part.attributes.iter().filter(|attribute| {
+            let key = attribute.key.strip_prefix("provost.peer.");
+            key.is_some_and(|key| key != "identity")
+        });
+        let told: Vec<KeyValue> = told.cloned().collect();
+        let expected = [("app", "till"), ("node", "b"), ("user", "cashier")];
+        assert_eq!(
+            told,
+            expected.map(|(key, value)| text(&format!("provost.peer.{key}"), value))
+        );
+    }
+}
