@@ -427,7 +427,7 @@ fn bounds_of_connections_hold_for_relays_and_clients_that_a_hot_restart_carries(
         refused_for_want_of_connections(&other);
         let address = setting.server.address;
         let RelaySetting {
-            a: _a,
+            mut a,
             b: _b,
             server,
             world: _world,
@@ -442,6 +442,13 @@ fn bounds_of_connections_hold_for_relays_and_clients_that_a_hot_restart_carries(
                 .is_some_and(|status| status.code() == Code::ResourceExhausted)
         });
         refused_for_want_of_connections(&probe);
+
+        // A table that is gone bounds nothing: what is refused now is that node b does not know the service.
+        a.reconfigure(&options(tcp_listener("web", "web") + &to_b + &to_other));
+        reload(&a);
+        eventually("the bound is gone", WAIT_MAX, || {
+            run(other.echo("any")).unwrap_err().code() != Code::ResourceExhausted
+        });
     });
 }
 

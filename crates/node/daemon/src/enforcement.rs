@@ -17,7 +17,9 @@ pub(crate) fn enforce(plane: &ControlPlane) {
     let live = plane.config.live();
     report_open(&live);
     if live.apps.is_empty() {
-        return;
+        // Tables that are gone bound nothing any more.
+        let all = plane.apps.all();
+        return all.values().for_each(|app| app.connections.set_bound(None));
     }
     let mut apps: Vec<Rc<AttachedApp>> = plane.apps.all().values().cloned().collect();
     apps.sort_by_key(|app| app.id());

@@ -335,6 +335,10 @@ mod tests {
             let grpc = tcp.replace("tcp", "grpc");
             assert!(Config::parse(&format!("{grpc}{line}"), "test").is_ok(), "{key}");
         }
+        for connections in ["0", "17"] {
+            let route = format!("{}connections = {connections}\n", tcp.replace("tcp", "grpc"));
+            assert_eq!(problems(&route), ["route[0].connections"]);
+        }
         let port = "[[route]]\nservice = \"a.B\"\nendpoints = [\"host\"]\n";
         assert_eq!(problems(port), ["route[0].endpoints"]);
     }
