@@ -123,11 +123,12 @@ impl FrameParser {
     /// room for it and has brought as much already: a place that grows is copied.
     pub(crate) fn first_bytes(&self, left: u32, total: u32, receive: &dyn ReceiveHeap) -> u32 {
         let trusted_bytes = UNPROVEN_BYTES_MAX + self.proven_bytes;
-        if self.receiving_bytes + u64::from(total) <= trusted_bytes && self.share_has_room(total, receive) {
+        let is_trusted = || self.receiving_bytes + u64::from(total) <= trusted_bytes;
+        if left == total || (is_trusted() && self.share_has_room(total, receive)) {
             total
         } else {
             // Never 0: no heap has a block of no bytes.
-            left.clamp(1, total)
+            left.max(1)
         }
     }
 

@@ -495,8 +495,8 @@ fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
 fn config(terms: &GrpcServerTerms, limits: Limits, options: TransportOptions) -> grpc::GrpcTransportConfig {
     grpc::GrpcTransportConfig {
         compression: terms.compression,
-        // Connections that began together do not end together.
         connections_max: terms.connections.max(1),
+        // Connections that began together do not end together.
         age_max_ns: attempts::jittered(terms.age_max).as_nanos() as u64,
         keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
         keepalive_timeout_ns: options.keepalive_timeout_ns,
