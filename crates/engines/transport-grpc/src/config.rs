@@ -28,6 +28,8 @@ pub const CONNECTIONS_MAX: usize = 16;
 pub(crate) const DIALS_MAX: u32 = 3;
 /// For how long calls wait for the links that there are, when another one was not had.
 pub(crate) const GROW_PAUSE_NS: Nanos = SECOND_NS;
+/// For how long a link without calls is kept beside others on which calls begin.
+pub(crate) const IDLE_LINK_NS: Nanos = 60 * SECOND_NS;
 /// Calls under way on a link whose server has not said its settings: none should allow fewer (RFC 9113, section 6.5.2).
 pub(crate) const CALLS_BEFORE_SETTINGS_MAX: usize = 100;
 /// Ends of calls that were refused and wait for room towards the app.

@@ -17,12 +17,13 @@ use provost_wire::descriptor::Parts;
 use crate::call::{CallEnd, CallPlace, GrpcCall, StreamPlace};
 use crate::carrier::ByteCarrier;
 use crate::config::{
-    CONNECTIONS_MAX, DIALS_MAX, GROW_PAUSE_NS, GrpcMethod, GrpcTransportConfig, LOOK_NS, LOOK_NS_MAX,
-    POLL_BYTES_MAX, READ_BYTES,
+    CONNECTIONS_MAX, DIALS_MAX, GROW_PAUSE_NS, GrpcMethod, GrpcTransportConfig, IDLE_LINK_NS, LOOK_NS,
+    LOOK_NS_MAX, POLL_BYTES_MAX, READ_BYTES,
 };
 use crate::link::{GrpcLink, LinkLife};
 use crate::link_watch::LinkWatch;
 use crate::replies::status_block;
+use crate::saved::PAIR_PLACES;
 
 /// Links at a time, of any engine.
 pub(crate) const LINKS_MAX: usize = 2 * CONNECTIONS_MAX;
@@ -243,6 +244,7 @@ impl GrpcTransport {
             }
             self.take_input(at, &[]);
         }
+        moved |= self.close_spare_links();
         moved
     }
 
@@ -439,6 +441,45 @@ impl GrpcTransport {
                 self.grows_at = self.now;
             }
         }
+    }
+
+    /// Of restored links: one that was opened beside another takes calls once its server has said how many.
+    pub(crate) fn await_settings_of_further_links(&mut self) {
+        let mut links = self.links.iter().flatten();
+        if links.any(|link| link.takes_calls() && link.has_settings) {
+            let links = self.links.iter_mut().flatten();
+            links.for_each(|link| link.awaits_settings = !link.has_settings);
+        }
+    }
+
+    /// Of several links on which calls begin the one that has had none for longest, and when it is closed for that; none where all have
+    /// calls.
+    fn spare_link(&self) -> Option<(Nanos, usize)> {
+        if self.links.len() <= PAIR_PLACES {
+            return None;
+        }
+        let links = self.links.iter().enumerate();
+        let links = links.filter_map(|(at, link)| Some((at, link.as_ref()?)));
+        let taking = links.filter(|(_, link)| link.takes_calls());
+        if taking.clone().count() <= 1 {
+            return None;
+        }
+        let idle = taking.filter(|(_, link)| link.grpc.open_calls() == 0);
+        let due = idle.map(|(at, link)| (link.used_at.saturating_add(IDLE_LINK_NS), at));
+        due.min()
+    }
+
+    /// Closes links that the calls do not need any more; the last one stays.
+    fn close_spare_links(&mut self) -> bool {
+        let mut moved = false;
+        while let Some((due, at)) = self.spare_link()
+            && due <= self.now
+            && let Some(link) = &mut self.links[at]
+        {
+            link.is_draining = true;
+            moved = true;
+        }
+        moved
     }
 
     /// Opens another link for calls that wait, if one may be had.
@@ -678,7 +719,8 @@ impl Engine for GrpcTransport {
         let looks = links.count() > 1 && self.watch.is_none();
         let look = looks.then(|| self.looked_at.saturating_add(self.look_gap));
         let grows = (!self.waiting.is_empty() && self.grows_at > self.now).then_some(self.grows_at);
-        [due, waiting, look, grows, self.old_at]
+        let spare = self.spare_link().map(|(due, _)| due);
+        [due, waiting, look, grows, spare, self.old_at]
             .into_iter()
             .flatten()
             .min()

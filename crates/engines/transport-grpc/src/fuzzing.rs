@@ -1,6 +1,6 @@
 //! What must hold of any bytes whatever, for fuzzers: each function panics if it does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,6 +17,7 @@ use provost_http2::DataChunk;
 use provost_wire::descriptor::Parts;
 
 use crate::chunk::MessageChunk;
+use crate::engine::empty_places;
 use crate::{
     ByteCarrier, GrpcLink, GrpcMethod, GrpcTransport, GrpcTransportConfig, GrpcTransportParts, PLAIN_CARRIER,
     RestoredTransportParts,
@@ -125,8 +126,9 @@ struct FuzzedSurroundings<'a> {
 /// The engine that is made of a state. Without sockets, nothing can be tried.
 fn restored(state: &SavedState, around: &FuzzedSurroundings<'_>) -> Option<GrpcTransport> {
     let (first, second) = UnixStream::pair().ok()?;
+    let (third, fourth) = UnixStream::pair().ok()?;
     let parts = RestoredTransportParts {
-        sockets: vec![first.into(), second.into()],
+        sockets: [first, second, third, fourth].map(OwnedFd::from).into(),
         carrier: &mut |socket, fields| carrier(socket, fields, around),
         dialer: &mut |_| Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
         methods: methods(),
@@ -273,7 +275,7 @@ pub fn saved(input: &[u8]) {
 }
 
 /// States to start from: calls of which something has come and is not read, and one that has ended; the same as the oldest form has
-/// it; a connection without calls.
+/// it; a connection without calls; several connections with calls.
 ///
 /// # Panics
 /// If the engine does not do what it does elsewhere.
@@ -291,12 +293,14 @@ pub fn saved_seeds() -> Vec<Vec<u8>> {
     busy.rx = Queue::with_bound(1);
     busy.poll();
     let (idle, _socket) = engine_and_server();
+    let (several, _sockets) = engine_with_several();
     let states = [
         busy.engine.save(&mut ToNewest),
         busy.engine.saved_calls(),
         idle.engine.save(&mut ToNewest),
+        several.engine.save(&mut ToNewest),
     ];
-    assert_eq!(states.each_ref().map(|state| state.version), [2, 1, 2]);
+    assert_eq!(states.each_ref().map(|state| state.version), [2, 1, 2, 3]);
     let seed = |state: SavedState| [&[state.version as u8], &state.bytes[..]].concat();
     states.map(seed).to_vec()
 }
@@ -320,6 +324,32 @@ fn engine_and_server() -> (FuzzedApp, UnixStream) {
     };
     let engine = GrpcTransport::new(parts, 1);
     (FuzzedApp::beside(engine, signals), server)
+}
+
+/// One with three connections, on each of which calls are under way.
+fn engine_with_several() -> (FuzzedApp, Vec<UnixStream>) {
+    let config = GrpcTransportConfig {
+        connections_max: 2,
+        ..GrpcTransportConfig::default()
+    };
+    let (mut app, first) = engine_and_server();
+    app.engine.config = config;
+    app.engine.links = empty_places(&config);
+    let mut servers = vec![first];
+    for at in [0, 1, 3] {
+        let (client, server) = UnixStream::pair().expect("a pair of sockets");
+        client.set_nonblocking(true).expect("a socket");
+        app.engine
+            .put_link(at, GrpcLink::new(Box::new(client), &config, 1));
+        servers.push(server);
+    }
+    for call in 1..=4 {
+        app.begin(call, CHAT);
+        app.poll();
+    }
+    let links: BTreeSet<usize> = app.engine.streams.keys().map(|place| place.link).collect();
+    assert_eq!(links, BTreeSet::from([0, 1, 3]), "calls are on all of them");
+    (app, servers)
 }
 
 /// What a server says that answers each call with a message, and ends the last one.

@@ -40,6 +40,8 @@ pub struct GrpcLink {
     /// No call begins on it any more.
     pub(crate) is_draining: bool,
     pub(crate) has_keepalive: bool,
+    /// When it was last seen with calls, or opened.
+    pub(crate) used_at: Nanos,
     pub(crate) life: LinkLife,
 }
 
@@ -87,6 +89,7 @@ impl GrpcLink {
             is_full: false,
             is_draining: false,
             has_keepalive: false,
+            used_at: now,
             life: LinkLife::Open,
         }
     }
@@ -185,6 +188,9 @@ impl GrpcLink {
     /// Pings a silent server while calls are under way: most take pings only then.
     pub(crate) fn keep_alive(&mut self, config: &GrpcTransportConfig, now: Nanos) {
         let has_calls = self.grpc.open_calls() > 0;
+        if has_calls {
+            self.used_at = now;
+        }
         if has_calls != self.has_keepalive {
             self.has_keepalive = has_calls;
             self.grpc
@@ -348,6 +354,7 @@ impl GrpcLink {
         carrier: Box<dyn ByteCarrier>,
         config: &GrpcTransportConfig,
         share: &Arc<PrivateBytes>,
+        now: Nanos,
         fields: &mut FieldReader<'_>,
     ) -> Result<GrpcLink, RestoreError> {
         let (has_settings, is_draining) = (fields.flag()?, fields.flag()?);
@@ -373,6 +380,7 @@ impl GrpcLink {
             is_draining,
             // It is set anew with the first poll.
             has_keepalive: false,
+            used_at: now,
             life,
         })
     }

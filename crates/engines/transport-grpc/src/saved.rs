@@ -34,7 +34,7 @@ const CALLS_FORM: u32 = 1;
 /// That of two places of links, which is written wherever it says all.
 const PAIR_FORM: u32 = 2;
 /// Places of links in that form.
-const PAIR_PLACES: usize = 2;
+pub(crate) const PAIR_PLACES: usize = 2;
 /// The newest form of the saved state: what a process says that it reads before it is given one.
 pub const STATE_FORM: u32 = 3;
 /// Bytes of the state of one engine with its links, at most. Of one that has more, the calls end.
@@ -218,10 +218,11 @@ impl GrpcTransport {
                 .next()
                 .ok_or_else(|| fields.damaged("the socket of a link is missing"))?;
             let carrier = (parts.carrier)(socket, fields)?;
-            let mut link = GrpcLink::restore(carrier, &transport.config, &parts.share, fields)?;
+            let mut link = GrpcLink::restore(carrier, &transport.config, &parts.share, parts.now, fields)?;
             link.grpc.count_in(Arc::clone(&transport.counts));
             transport.put_link(at, link);
         }
+        transport.await_settings_of_further_links();
         transport.restore_state_of_calls(fields, &parts.share, parts.restorer)?;
         Ok(transport)
     }

@@ -43,7 +43,8 @@ pub(crate) type ServerEnd = GrpcConnection<Arc<[u8]>>;
 pub(crate) struct TestServer {
     pub(crate) grpc: ServerEnd,
     socket: UnixStream,
-    input: Vec<u8>,
+    /// What has come and was not taken.
+    pub(crate) input: Vec<u8>,
     pub(crate) events: VecDeque<GrpcEvent>,
     /// Whether it takes what comes.
     pub(crate) reads: bool,
