@@ -2,7 +2,7 @@
 //! channels.
 
 use std::io;
-use std::ops::Deref;
+use std::ops::{ControlFlow, Deref};
 use std::time::Duration;
 
 use provost_runtime::{EventRefused, EventSink, RuntimeHandle};
@@ -82,11 +82,35 @@ pub(crate) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
     (Reply::new(move |value| drop(answer.send(value))), answered)
 }
 
-/// Saves all apps of a frozen runtime. `heaps` are the send heaps of all apps of the node.
-pub(crate) async fn save_apps(frozen: &FrozenRuntime, around: SavedAround) -> io::Result<SavedApps> {
+/// Batches that a runtime has saved and nobody has taken: it waits then.
+const SAVED_BATCHES_MAX: usize = 4;
+
+/// The apps of a frozen runtime, as it saves them. A runtime saves no more when this is dropped.
+pub(crate) struct AppsBeingSaved {
+    batches: mpsc::Receiver<SavedApps>,
+    when_saved: oneshot::Receiver<io::Result<()>>,
+}
+
+/// Has all apps of a frozen runtime saved.
+pub(crate) fn save_apps(frozen: &FrozenRuntime, around: SavedAround) -> AppsBeingSaved {
+    let (batch, batches) = mpsc::channel(SAVED_BATCHES_MAX);
     let (saved, when_saved) = reply();
-    frozen.save(around, saved);
-    when_saved
-        .await
-        .map_err(|_| io::Error::other("a runtime's thread has ended"))?
+    let take = move |apps| match batch.blocking_send(apps) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    frozen.save(around, Box::new(take), saved);
+    AppsBeingSaved { batches, when_saved }
+}
+
+impl AppsBeingSaved {
+    /// The next of them; none when all were taken.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<SavedApps>> {
+        if let Some(batch) = self.batches.recv().await {
+            return Ok(Some(batch));
+        }
+        let saved = (&mut self.when_saved).await;
+        saved.map_err(|_| io::Error::other("a runtime's thread has ended"))??;
+        Ok(None)
+    }
 }

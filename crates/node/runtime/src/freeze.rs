@@ -26,7 +26,7 @@ use crate::command::NewConnection;
 use crate::engines::{EngineTag, FittedEngine};
 use crate::frozen::{
     AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenOrder, FrozenRuntime, SavedApp,
-    SavedApps, SavedAround, SavedConnection, SavedEngineTag, SavedRange,
+    SavedApps, SavedAround, SavedBatches, SavedConnection, SavedEngineTag, SavedRange,
 };
 use crate::ids::AppId;
 use crate::mutation::Mutation;
@@ -42,6 +42,8 @@ use crate::worker::{NextStep, RuntimeWorker, WorkerState};
 const ORDERS_MAX: usize = 4;
 /// How long the control plane may take to hear the last events of a runtime that freezes.
 const EVENTS_WAIT_NS: Nanos = 500_000_000;
+/// Apps and callers that are saved before somebody else can go on with what was saved.
+const BATCH_APPS: usize = 64;
 
 impl<P: RuntimePlatform> RuntimeWorker<P> {
     /// Rests until it is told what next.
@@ -85,7 +87,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     /// Without an order, whoever held the frozen runtime is gone, or does not want it any more.
     fn obey(&mut self, order: Option<FrozenOrder>) {
         match order {
-            Some(FrozenOrder::Save { around, saved }) => saved.send(self.save_apps(&around)),
+            Some(FrozenOrder::Save {
+                around,
+                batches,
+                saved,
+            }) => saved.send(self.save_apps(&around, batches)),
             Some(FrozenOrder::Leave) => self.state = WorkerState::Stopped,
             None => self.thaw(),
         }
@@ -130,12 +136,12 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         }
     }
 
-    fn save_apps(&self, around: &SavedAround) -> io::Result<SavedApps> {
+    fn save_apps(&self, around: &SavedAround, mut batches: SavedBatches) -> io::Result<()> {
         let mut paths: HashMap<u32, Vec<&PolledDatapath>> = HashMap::new();
         for (_, path) in self.paths.iter() {
             paths.entry(path.app).or_default().push(path);
         }
-        let mut saved = SavedApps::default();
+        let mut batch = SavedApps::default();
         for (number, app) in self.apps.iter() {
             if app.is_caller_that_leaves() {
                 // Nobody is to go on with it.
@@ -143,12 +149,17 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             }
             let own = paths.remove(&number).unwrap_or_default();
             match save_app(app, &own, around) {
-                Ok(app) => saved.apps.push(app),
-                Err(error) if app.is_caller() => saved.left_out.push((app.id, error.to_string())),
+                Ok(app) => batch.apps.push(app),
+                Err(error) if app.is_caller() => batch.left_out.push((app.id, error.to_string())),
                 Err(error) => return Err(error),
             }
+            if batch.apps.len() >= BATCH_APPS && batches(std::mem::take(&mut batch)).is_break() {
+                return Ok(());
+            }
         }
-        Ok(saved)
+        // Whether more is wanted does not matter: there is no more.
+        let _ = batches(batch);
+        Ok(())
     }
 
     /// Goes on with apps of another process.

@@ -1,6 +1,7 @@
 //! A runtime that rests, and its apps as one process of the service gives them to the next.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
@@ -20,7 +21,8 @@ pub struct FrozenRuntime {
 pub(crate) enum FrozenOrder {
     Save {
         around: SavedAround,
-        saved: Reply<io::Result<SavedApps>>,
+        batches: SavedBatches,
+        saved: Reply<io::Result<()>>,
     },
     Leave,
 }
@@ -34,7 +36,11 @@ pub struct SavedAround {
     pub newest_forms: Arc<[(String, u32)]>,
 }
 
-/// The apps of a runtime as another process needs them.
+/// Takes what a runtime saves, on the runtime's thread, a batch at a time, and says whether it wants the next one. It may wait for those
+/// who take batches, and must not panic.
+pub type SavedBatches = Box<dyn FnMut(SavedApps) -> ControlFlow<()> + Send>;
+
+/// Some of the apps of a runtime as another process needs them.
 #[derive(Default)]
 pub struct SavedApps {
     /// Those that it can go on with.
@@ -144,10 +150,15 @@ pub struct AdoptedConnection {
 }
 
 impl FrozenRuntime {
-    /// Has all apps saved. The reply is dropped if the runtime has ended.
-    pub fn save(&self, around: SavedAround, saved: Reply<io::Result<SavedApps>>) {
+    /// Has all apps saved, in batches, of which the last is followed by the reply. The reply is dropped if the runtime has ended.
+    pub fn save(&self, around: SavedAround, batches: SavedBatches, saved: Reply<io::Result<()>>) {
+        let order = FrozenOrder::Save {
+            around,
+            batches,
+            saved,
+        };
         // What comes back when nobody takes orders is dropped, and the reply with it.
-        let _ = self.orders.send(FrozenOrder::Save { around, saved });
+        let _ = self.orders.send(order);
     }
 
     /// Lets it go on.

@@ -52,7 +52,7 @@ pub use engines::{
 pub use events::{EventRefused, EventSink, RuntimeEvent};
 pub use frozen::{
     AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenRuntime, SavedApp, SavedApps,
-    SavedAround, SavedConnection, SavedEngineTag, SavedRange,
+    SavedAround, SavedBatches, SavedConnection, SavedEngineTag, SavedRange,
 };
 pub use ids::{AppId, ConnectionId, WaitMode};
 pub use inbox::DatapathWaker;

@@ -36,7 +36,7 @@ const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Letter {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub(super) body: Option<Body>,
 }
 
@@ -70,6 +70,9 @@ pub(super) enum Body {
     /// The new one goes on from here.
     #[prost(message, tag = "9")]
     Committed(Committed),
+    /// Some of the callers of the state; the document came before, the descriptors come next. To a process that says that it reads them.
+    #[prost(message, tag = "10")]
+    Callers(CallersFollow),
 }
 
 /// See [`Body::Hello`].
@@ -99,6 +102,9 @@ pub(super) struct Ready {
     /// The newest version of the state of calls of other nodes that it reads; 0 if it goes on with none.
     #[prost(uint32, tag = "5")]
     pub(super) relays: u32,
+    /// Whether it takes callers before the rest of the state ([`Body::Callers`]).
+    #[prost(bool, tag = "6")]
+    pub(super) takes_callers_first: bool,
 }
 
 /// Which states of a kind of engine a process reads.
@@ -131,6 +137,14 @@ pub(super) struct Document {
 /// See [`Body::State`].
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct State {
+    /// How many descriptors come.
+    #[prost(uint64, tag = "1")]
+    pub(super) descriptors: u64,
+}
+
+/// How much comes with [`Body::Callers`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CallersFollow {
     /// How many descriptors come.
     #[prost(uint64, tag = "1")]
     pub(super) descriptors: u64,
@@ -385,6 +399,7 @@ pub(super) fn unexpected(body: &Body, expected: &'static str) -> ChannelError {
         Body::Restored(_) => "that it has restored",
         Body::Commit(_) => "to commit",
         Body::Committed(_) => "that it has committed",
+        Body::Callers(_) => "some callers",
     };
     let said = said.to_owned();
     ChannelError::Unexpected { said, expected }

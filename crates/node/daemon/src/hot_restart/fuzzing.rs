@@ -12,8 +12,8 @@ use prost::Message;
 use provost_shm::{Doorbell, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings};
 use provost_wire::limits::RING_SLOTS_MIN;
 
-use super::channel::{Body, Channel, ChannelError, Hello, State};
-use super::state::{App, FORMAT, Node as NodeState, Policies, Preview};
+use super::channel::{Body, CallersFollow, Channel, ChannelError, Hello, State};
+use super::state::{App, FORMAT, FirstCallers, GrpcClient, Node as NodeState, Policies, Preview};
 use super::succeed::Predecessor;
 use crate::config::Sources;
 use crate::policies::Registry;
@@ -27,20 +27,25 @@ const NO_POLICIES: &str = "configured = []\nentries = []\n[transports]\n";
 const HEAP_BYTES: u64 = 1 << 20;
 /// Apps for which there are descriptors, at most.
 const APPS_MAX: u8 = 3;
+/// First bytes from this one on say that callers come before the rest.
+const CALLERS_FIRST: u8 = 128;
 
-/// The first byte says for how many apps there are descriptors; the rest is the state, in its own form.
+/// The first byte says for how many apps there are descriptors, and whether the rest is the state, in its own form, or callers that come
+/// before a state of nothing else.
 ///
 /// # Panics
 /// When the process goes on with what was not committed.
 pub fn saved_node(input: &[u8]) {
     if let Some((apps, state)) = input.split_first() {
         // Without memory or descriptors there is nothing to try.
-        let _ = take_over(apps % (APPS_MAX + 1), state);
+        let _ = take_over(*apps, state);
     }
 }
 
 /// What the new process says of a state; it ends, as it is told nothing more.
-fn take_over(apps: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
+fn take_over(kind: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
+    let callers_first = kind >= CALLERS_FIRST;
+    let apps = (kind % CALLERS_FIRST) % (APPS_MAX + 1);
     let (descriptors, (old, new)) = (descriptors(apps)?, Channel::pair()?);
     let (new, socket) = (new.try_clone_descriptor()?, control_socket());
     let parts = NodeParts {
@@ -51,7 +56,13 @@ fn take_over(apps: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
     std::thread::scope(|scope| {
         let old = scope.spawn(|| {
             let old = old;
-            transfer_state(&old, &socket, state, &descriptors)
+            greet(&old, &socket)?;
+            if callers_first {
+                send_callers(&old, state)?;
+                transfer_state(&old, &seed_node().encode_to_vec(), &descriptors)
+            } else {
+                transfer_state(&old, state, &descriptors)
+            }
         });
         let restored = Node::hot_restart(parts, Predecessor::at(new));
         assert!(restored.is_err(), "it goes on with what was not committed");
@@ -76,27 +87,46 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
         port_descriptors: 3,
         ..App::default()
     };
-    let node = NodeState {
-        next_app: 2,
-        next_connection: 1,
-        control_sockets: 1,
-        ..NodeState::default()
+    let node = seed_node();
+    let client = GrpcClient {
+        app: Some(App {
+            id: 1,
+            ..App::default()
+        }),
+        ..GrpcClient::default()
     };
+    // Its socket is missing, so it is left out.
+    let callers = FirstCallers {
+        grpc_clients: vec![client],
+        ..FirstCallers::default()
+    };
+    let callers = [vec![CALLERS_FIRST], callers.encode_to_vec()].concat();
     let with_app = NodeState {
         apps: vec![app],
         ..node.clone()
     };
     let seed = |apps: u8, state: &NodeState| [vec![apps], state.encode_to_vec()].concat();
-    vec![seed(0, &node), seed(1, &with_app), seed(2, &with_app)]
+    vec![
+        seed(0, &node),
+        seed(1, &with_app),
+        seed(2, &with_app),
+        vec![CALLERS_FIRST],
+        callers,
+    ]
 }
 
-/// What the old process says, until it is told that the state is restored, or why it is not: the last word of the new one.
-fn transfer_state(
-    channel: &Channel,
-    socket: &Path,
-    state: &[u8],
-    descriptors: &[OwnedFd],
-) -> Result<Body, ChannelError> {
+/// A node without apps.
+fn seed_node() -> NodeState {
+    NodeState {
+        next_app: 2,
+        next_connection: 1,
+        control_sockets: 1,
+        ..NodeState::default()
+    }
+}
+
+/// What the old process says until the new one is ready.
+fn greet(channel: &Channel, socket: &Path) -> Result<(), ChannelError> {
     let hello = Hello {
         format: FORMAT,
         version: "fuzz".to_owned(),
@@ -112,6 +142,17 @@ fn transfer_state(
     channel.send(Body::Hello(hello), WAIT_MAX)?;
     channel.send_document(&preview.encode_to_vec(), WAIT_MAX)?;
     channel.receive(WAIT_MAX)?;
+    Ok(())
+}
+
+/// Sends callers that have no descriptors.
+fn send_callers(channel: &Channel, callers: &[u8]) -> Result<(), ChannelError> {
+    channel.send_document(callers, WAIT_MAX)?;
+    channel.send(Body::Callers(CallersFollow { descriptors: 0 }), WAIT_MAX)
+}
+
+/// What the old process says, until it is told that the state is restored, or why it is not: the last word of the new one.
+fn transfer_state(channel: &Channel, state: &[u8], descriptors: &[OwnedFd]) -> Result<Body, ChannelError> {
     channel.send_document(state, WAIT_MAX)?;
     let count = State {
         descriptors: descriptors.len() as u64,
@@ -175,5 +216,8 @@ mod tests {
             let said = take_over(0, state).unwrap();
             assert!(matches!(said, Err(ChannelError::Failed(_))), "{said:?}");
         }
+        // What is told after the new process has ended reaches nobody.
+        let said = take_over(CALLERS_FIRST, &[0xff; 9]).unwrap();
+        assert!(said.is_err(), "{said:?}");
     }
 }

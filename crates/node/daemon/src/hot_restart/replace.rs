@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use provost_frontend_grpc::PORT_STATE_VERSION;
 use provost_runtime::RELAY_STATE_VERSION;
+use tokio::sync::mpsc;
 
-use super::channel::{Body, Channel, ChannelError, Commit, Hello, Ready, State, unexpected};
-use super::save::{self, Saved};
+use super::channel::{Body, CallersFollow, Channel, ChannelError, Commit, Hello, Ready, State, unexpected};
+use super::save::{self, Saved, SavedCallers};
 use super::state::FORMAT;
 use super::{HOT_RESTART_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::control_plane::ControlPlane;
@@ -28,6 +29,10 @@ const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
 const CLIENTS_WAIT: Duration = Duration::from_secs(2);
 /// How long what is done for apps may take to come to a point where it can be left.
 const REQUESTS_WAIT: Duration = Duration::from_secs(2);
+/// Batches of callers that wait to be sent.
+const CALLERS_TO_SEND_MAX: usize = 4;
+/// What the new process does when it gets the state, for people.
+const RESTORE_PHASE: &str = "was to restore the state";
 
 /// Another process goes on.
 pub(crate) struct Replaced {
@@ -91,11 +96,18 @@ pub(crate) async fn replace(
     );
     let froze = Instant::now();
     let frozen = plane.runtimes.freeze(limit).await?;
+    let (callers, callers_to_send) = mpsc::channel(CALLERS_TO_SEND_MAX);
     let reader = save::StateReader {
         known: &known,
         newest_forms: newest_forms(&ready),
+        callers: ready.takes_callers_first.then_some(callers),
     };
-    let handed = transfer_state(plane, &frozen, successor, &reader, limit).await;
+    let receiver = StateReceiver {
+        successor,
+        callers: callers_to_send,
+        limit,
+    };
+    let handed = transfer_state(plane, &frozen, receiver, reader).await;
     let transferred = match handed {
         Ok(transferred) => transferred,
         Err(error) => {
@@ -170,23 +182,83 @@ struct TransferredState {
     connections: usize,
 }
 
+/// Who gets the state, and the callers that it gets before the rest.
+struct StateReceiver {
+    successor: Successor,
+    callers: mpsc::Receiver<SavedCallers>,
+    limit: Duration,
+}
+
+/// Callers are sent while others are saved, so that the successor makes some meanwhile.
 async fn transfer_state(
     plane: &ControlPlane,
     frozen: &[FrozenRuntime],
-    successor: Successor,
-    reader: &save::StateReader<'_>,
-    limit: Duration,
+    receiver: StateReceiver,
+    reader: save::StateReader<'_>,
 ) -> Result<TransferredState, UpgradeError> {
-    let saved = save::node(plane, frozen, reader).await?;
-    let saved_at = Instant::now();
-    let (descriptors, connections) = (saved.descriptors.len(), saved.connections);
-    let state_bytes = in_background(move || successor.transfer_state(&saved, limit)).await?;
+    let limit = receiver.limit;
+    let save = async {
+        let saved = save::node(plane, frozen, &reader).await;
+        // Who sends them waits for no more.
+        drop(reader);
+        (saved, Instant::now())
+    };
+    let send = in_background(move || receiver.send_callers());
+    let ((saved, saved_at), sent) = tokio::join!(save, send);
+    // If they were not sent, nobody has taken them, and why is known here.
+    let (sent, saved) = (sent?, saved?);
+    let descriptors = sent.descriptors() + saved.descriptors.len();
+    let connections = saved.connections;
+    let state_bytes = in_background(move || {
+        let SentCallers {
+            successor,
+            bytes,
+            callers,
+        } = sent;
+        let of_the_rest = successor.transfer_state(&saved, limit)?;
+        // To free them takes time, and the successor serves now.
+        drop(callers);
+        Ok(bytes + of_the_rest)
+    })
+    .await?;
     Ok(TransferredState {
         saved_at,
         state_bytes,
         descriptors,
         connections,
     })
+}
+
+/// What the successor has been given before the rest.
+struct SentCallers {
+    successor: Successor,
+    bytes: u64,
+    callers: Vec<SavedCallers>,
+}
+
+impl SentCallers {
+    fn descriptors(&self) -> usize {
+        self.callers.iter().map(|sent| sent.descriptors.len()).sum()
+    }
+}
+
+impl StateReceiver {
+    /// Sends callers as they come, until no more come.
+    fn send_callers(mut self) -> Result<SentCallers, UpgradeError> {
+        let (mut bytes, mut callers) = (0, Vec::new());
+        while let Some(saved) = self.callers.blocking_recv() {
+            let document = saved.callers.encode_to_vec();
+            let sent = self.successor.send_callers(&document, &saved, self.limit);
+            sent.map_err(|error| self.successor.failed(RESTORE_PHASE, error))?;
+            bytes += document.len() as u64;
+            callers.push(saved);
+        }
+        Ok(SentCallers {
+            successor: self.successor,
+            bytes,
+            callers,
+        })
+    }
 }
 
 /// Runs what waits for the other process off the control plane's thread.
@@ -284,7 +356,7 @@ impl Successor {
     fn transfer_state(mut self, saved: &Saved, limit: Duration) -> Result<u64, UpgradeError> {
         let state = saved.node.encode_to_vec();
         if let Err(error) = self.send_state(&state, saved, limit) {
-            return Err(self.failed("was to restore the state", error));
+            return Err(self.failed(RESTORE_PHASE, error));
         }
         let committed = self.commit(limit);
         if let Err(error) = committed {
@@ -299,6 +371,19 @@ impl Successor {
         }
         self.state = SuccessorState::GoesOn;
         Ok(state.len() as u64)
+    }
+
+    fn send_callers(
+        &self,
+        document: &[u8],
+        saved: &SavedCallers,
+        limit: Duration,
+    ) -> Result<(), ChannelError> {
+        self.channel.send_document(document, limit)?;
+        let descriptors = saved.descriptors.len() as u64;
+        self.channel
+            .send(Body::Callers(CallersFollow { descriptors }), limit)?;
+        self.channel.send_descriptors(&saved.descriptors, limit)
     }
 
     fn send_state(&self, state: &[u8], saved: &Saved, limit: Duration) -> Result<(), ChannelError> {

@@ -21,6 +21,7 @@ use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
 use provost_wire::limits::REGION_BYTES_MAX;
 
 use super::callers::ResumedCallers;
+use super::restore_client::RestoringCallers;
 use super::{restore_client, restore_end, restore_relay, state};
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
 use crate::compose::{
@@ -29,7 +30,7 @@ use crate::compose::{
 };
 use crate::connections::ConnectionOpening;
 use crate::control_plane::ControlPlane;
-use crate::grpc::{CarriedListeners, RestoredClient};
+use crate::grpc::RestoredClient;
 use crate::permits::{AppConnections, Permit};
 use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
 use crate::policies::{Instance, closed};
@@ -124,10 +125,11 @@ pub(super) fn failed_state(what: &str, error: &RestoreError) -> NotRestored {
     }
 }
 
-/// Makes everything of the state but the sockets at which the node is found.
+/// Makes everything of the state but the sockets at which the node is found. Some callers came before the rest.
 pub(super) fn node(
     plane: &ControlPlane,
     node: state::Node,
+    mut callers: RestoringCallers,
     descriptors: &mut Descriptors,
     unattached: Vec<PacketSocket>,
 ) -> Result<RestoredApps, NotRestored> {
@@ -136,7 +138,6 @@ pub(super) fn node(
         let added = plane.services.restore_schema(schema);
         added.map_err(|error| failed("a schema", &error))?;
     }
-    let mut left_out = LeftOut::default();
     let mut apps = Vec::with_capacity(node.apps.len());
     for app in node.apps {
         let (id, what) = (app.id, format!("app {} ({})", app.id, app.name));
@@ -144,19 +145,18 @@ pub(super) fn node(
         let heap = own.0.get(SEND_HEAP_AT).and_then(|heap| heap.try_clone().ok());
         match RestoringApp::begin(plane, app, &mut own) {
             Ok(app) => apps.push(app),
-            Err(error) => left_out.add(id, heap, error)?,
+            Err(error) => callers.left_out.add(id, heap, error)?,
         }
     }
-    let mut listeners = CarriedListeners::default();
     for client in node.grpc_clients {
-        let id = client.app.as_ref().map_or(0, |app| app.id);
-        let count = restore_client::descriptors_of(client.app.as_ref());
-        let mut own = Descriptors(descriptors.take(count, &format!("gRPC client {id}"))?.into());
-        match restore_client::begin(plane, client, &mut own, &mut listeners) {
-            Ok(client) => apps.push(client),
-            Err(error) => left_out.add(id, None, error)?,
-        }
+        callers.add_client(plane, client, descriptors)?;
     }
+    let RestoringCallers {
+        clients,
+        mut left_out,
+        ..
+    } = callers;
+    apps.extend(clients);
     for relay in node.relays {
         let id = relay.app.as_ref().map_or(0, |app| app.id);
         let count = restore_client::descriptors_of(relay.app.as_ref());
@@ -190,7 +190,7 @@ const SEND_HEAP_AT: usize = 1;
 
 /// Apps that are not gone on with.
 #[derive(Default)]
-struct LeftOut {
+pub(super) struct LeftOut {
     apps: HashSet<AppId>,
     /// Their send heaps, which messages to others may lie in.
     send_heaps: HashMap<AppId, SendHeap>,
@@ -198,7 +198,12 @@ struct LeftOut {
 
 impl LeftOut {
     /// Leaves an app out, unless what failed is not its own.
-    fn add(&mut self, app: AppId, heap: Option<OwnedFd>, error: NotRestored) -> Result<(), NotRestored> {
+    pub(super) fn add(
+        &mut self,
+        app: AppId,
+        heap: Option<OwnedFd>,
+        error: NotRestored,
+    ) -> Result<(), NotRestored> {
         if error.scope == FailureScope::Node {
             return Err(error);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use provost_datapath::CompressedMessages;
 use provost_engine::AttestedApp;
 use provost_frontend::SendHeap;
+use tokio::sync::mpsc;
 
 use super::state;
 use crate::app_registry::{AttachedApp, PendingRequest};
@@ -35,6 +36,14 @@ pub(super) struct StateReader<'a> {
     pub(super) known: &'a Known,
     /// The newest forms of the states of engines that it reads, by kind.
     pub(super) newest_forms: Arc<[(String, u32)]>,
+    /// Where callers go before the rest, if it takes them.
+    pub(super) callers: Option<mpsc::Sender<SavedCallers>>,
+}
+
+/// Some callers, with the descriptors beside them.
+pub(super) struct SavedCallers {
+    pub(super) callers: state::FirstCallers,
+    pub(super) descriptors: Vec<OwnedFd>,
 }
 
 /// Everything, with the descriptors beside it.
@@ -94,7 +103,7 @@ fn policies(plane: &ControlPlane) -> io::Result<state::Policies> {
     })
 }
 
-/// Saves the whole node. Its barriers are closed and its runtimes rest.
+/// Saves the whole node, but for the callers that went before. Its barriers are closed and its runtimes rest.
 pub(super) async fn node(
     plane: &ControlPlane,
     frozen: &[FrozenRuntime],
@@ -111,32 +120,48 @@ pub(super) async fn node(
         heaps,
         newest_forms: Arc::clone(&reader.newest_forms),
     };
-    // One after the other: the two ends of a connection within the node look into the same streams.
-    let mut apps = Vec::new();
-    for runtime in frozen {
-        let saved = save_apps(runtime, around.clone()).await?;
-        apps.extend(saved.apps);
-        for (app, reason) in saved.left_out {
-            tracing::warn!(
-                app,
-                reason,
-                "a gRPC client or calls of another node cannot be carried: the connection ends"
-            );
-        }
-    }
-    apps.sort_by_key(|app| app.app);
-    let (apps, callers): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| app.doorbell.is_some());
-    let (relays, clients): (Vec<_>, Vec<_>) = callers.into_iter().partition(|app| plane.relays.has(app.app));
     let mut known = Known {
         schemas: reader.known.schemas.clone(),
     };
-    let mut writer = Writer {
-        plane,
-        descriptors: Vec::new(),
-        connections: 0,
-    };
+    let mut schemas = unknown_schemas(plane, &mut known);
+    let mut writer = Writer::new(plane);
     let mut node = writer.found()?;
-    node.schemas = unknown_schemas(plane, &mut known);
+    let (mut apps, mut clients, mut relays) = (Vec::new(), Vec::new(), Vec::new());
+    let mut clients_room = CallersRoom::new(CLIENTS_BYTES_MAX);
+    // One after the other: the two ends of a connection within the node look into the same streams.
+    for runtime in frozen {
+        let mut being_saved = save_apps(runtime, around.clone());
+        while let Some(saved) = being_saved.next().await? {
+            saved.left_out.iter().for_each(warn_of_left_out);
+            let (own, callers): (Vec<_>, Vec<_>) =
+                saved.apps.into_iter().partition(|app| app.doorbell.is_some());
+            apps.extend(own);
+            let (of_nodes, of_clients): (Vec<_>, Vec<_>) =
+                callers.into_iter().partition(|app| plane.relays.has(app.app));
+            relays.extend(of_nodes);
+            let of_clients = clients_room.of_those_with_room(of_clients);
+            let Some(callers) = reader.callers.as_ref().filter(|_| !of_clients.is_empty()) else {
+                clients.extend(of_clients);
+                continue;
+            };
+            let mut first = Writer::new(plane);
+            let saved = SavedCallers {
+                callers: state::FirstCallers {
+                    schemas: std::mem::take(&mut schemas),
+                    grpc_clients: first.clients(of_clients)?,
+                },
+                descriptors: first.descriptors,
+            };
+            writer.connections += first.connections;
+            let gone = |_| io::Error::other("nobody takes callers any more");
+            callers.send(saved).await.map_err(gone)?;
+        }
+    }
+    for saved in [&mut apps, &mut clients, &mut relays] {
+        saved.sort_by_key(|app| app.app);
+    }
+    let relays = CallersRoom::new(RELAYS_BYTES_MAX).of_those_with_room(relays);
+    node.schemas = schemas;
     let instances = policies(plane)?.instances.into_iter();
     node.shared = instances
         .map(|instance| instance.shared.unwrap_or_default())
@@ -178,26 +203,51 @@ struct Writer<'a> {
     connections: usize,
 }
 
-/// Callers that are no apps whose states take so many bytes together.
-fn callers_with_room(mut saved: Vec<SavedApp>, bytes_max: usize) -> Vec<SavedApp> {
-    let mut bytes = 0;
-    saved.retain(|caller| {
-        let has_room = bytes + caller.port.len() <= bytes_max;
-        if has_room {
-            bytes += caller.port.len();
-        } else {
-            let app = caller.app;
-            tracing::warn!(
-                app,
-                "gRPC clients or calls of other nodes have left too much unread to carry all of them: this one's connection ends"
-            );
-        }
-        has_room
-    });
-    saved
+fn warn_of_left_out((app, reason): &(AppId, String)) {
+    tracing::warn!(
+        app,
+        reason,
+        "a gRPC client or calls of another node cannot be carried: the connection ends"
+    );
 }
 
-impl Writer<'_> {
+/// Bytes that the states of callers that are no apps may still take together.
+struct CallersRoom {
+    bytes_left: usize,
+}
+
+impl CallersRoom {
+    fn new(bytes_max: usize) -> CallersRoom {
+        CallersRoom {
+            bytes_left: bytes_max,
+        }
+    }
+
+    fn of_those_with_room(&mut self, mut saved: Vec<SavedApp>) -> Vec<SavedApp> {
+        saved.retain(|caller| {
+            let left = self.bytes_left.checked_sub(caller.port.len());
+            match left {
+                Some(left) => self.bytes_left = left,
+                None => tracing::warn!(
+                    app = caller.app,
+                    "gRPC clients or calls of other nodes have left too much unread to carry all of them: this one's connection ends"
+                ),
+            }
+            left.is_some()
+        });
+        saved
+    }
+}
+
+impl<'a> Writer<'a> {
+    fn new(plane: &'a ControlPlane) -> Writer<'a> {
+        Writer {
+            plane,
+            descriptors: Vec::new(),
+            connections: 0,
+        }
+    }
+
     /// What the node has beside its apps.
     fn found(&mut self) -> io::Result<state::Node> {
         let sockets = self.plane.restarts.sockets();
@@ -288,10 +338,10 @@ impl Writer<'_> {
         }))
     }
 
-    /// Clients that speak gRPC, as many as have room.
+    /// Writes clients that speak gRPC.
     fn clients(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::GrpcClient>> {
         let mut clients = Vec::with_capacity(saved.len());
-        for client in callers_with_room(saved, CLIENTS_BYTES_MAX) {
+        for client in saved {
             // One of which the control plane has heard the end is no more.
             if let Some(carried) = self.plane.grpc.carried(client.app) {
                 clients.push(self.client(client, carried)?);
@@ -326,10 +376,10 @@ impl Writer<'_> {
         })
     }
 
-    /// Calls of other nodes, as many as have room.
+    /// Writes calls of other nodes.
     fn relays(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::SavedRelay>> {
         let mut relays = Vec::with_capacity(saved.len());
-        for relay in callers_with_room(saved, RELAYS_BYTES_MAX) {
+        for relay in saved {
             // As with clients.
             if let Some(carried) = self.plane.relays.carried(relay.app) {
                 relays.push(state::SavedRelay {

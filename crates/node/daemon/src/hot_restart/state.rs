@@ -127,6 +127,17 @@ pub(super) struct Node {
     pub(super) relays: Vec<SavedRelay>,
 }
 
+/// Some of the callers of a node, which a process that takes them gets before the rest.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct FirstCallers {
+    /// Those of [`Node::schemas`] that are not known yet: they are not there again.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(super) schemas: Vec<Vec<u8>>,
+    /// Some of those of [`Node::grpc_clients`].
+    #[prost(message, repeated, tag = "2")]
+    pub(super) grpc_clients: Vec<GrpcClient>,
+}
+
 /// What stands between a connection of another node and a gRPC server. Descriptors: those of its connections' engines.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SavedRelay {

@@ -19,6 +19,7 @@ use super::channel::{
 };
 use super::memory_reserve::{MemoryReserve, RestoredMemory, faults_of_thread};
 use super::restore::{self, Descriptors, NotRestored};
+use super::restore_client::RestoringCallers;
 use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
 use crate::config::{Config, ListenerConfig};
@@ -135,6 +136,7 @@ impl Predecessor {
             format: FORMAT,
             grpc_clients: PORT_STATE_VERSION,
             relays: RELAY_STATE_VERSION,
+            takes_callers_first: true,
             engine_forms: transport::newest_forms()
                 .map(|(kind, newest)| EngineForm {
                     kind: kind.to_owned(),
@@ -145,17 +147,31 @@ impl Predecessor {
         Ok(self.channel.send(Body::Ready(ready), SEND_LIMIT)?)
     }
 
-    fn receive_state(&self) -> Result<(state::Node, Descriptors, Instant), PredecessorError> {
-        let document = self.channel.receive_document(WAIT_MAX)?;
-        let came_at = Instant::now();
-        let count = match self.channel.receive(WAIT_MAX)?.0 {
-            Body::State(state) => state.descriptors,
+    /// The rest of what belongs to a document.
+    fn receive_part(&self, document: &[u8]) -> Result<ReceivedPart, PredecessorError> {
+        let (what, count) = match self.channel.receive(WAIT_MAX)?.0 {
+            Body::Callers(callers) => (PartKind::Callers, callers.descriptors),
+            Body::State(state) => (PartKind::Rest, state.descriptors),
             other => return Err(unexpected(&other, "the state").into()),
         };
-        let descriptors = self.channel.receive_descriptors(count, WAIT_MAX)?;
-        let node = decode(&document, "the state")?;
-        Ok((node, Descriptors::new(descriptors), came_at))
+        let descriptors = Descriptors::new(self.channel.receive_descriptors(count, WAIT_MAX)?);
+        Ok(match what {
+            PartKind::Callers => ReceivedPart::Callers(decode(document, "callers")?, descriptors),
+            PartKind::Rest => ReceivedPart::Rest(Box::new(decode(document, "the state")?), descriptors),
+        })
     }
+}
+
+enum PartKind {
+    Callers,
+    Rest,
+}
+
+/// A part of the state, as it comes.
+enum ReceivedPart {
+    /// Callers that come before the rest, as many batches as the old process likes.
+    Callers(state::FirstCallers, Descriptors),
+    Rest(Box<state::Node>, Descriptors),
 }
 
 fn decode<T: Message + Default>(document: &[u8], what: &str) -> Result<T, PredecessorError> {
@@ -225,7 +241,8 @@ pub(crate) struct Taken {
     /// The policies that the old process's configuration had.
     pub(crate) configured: Vec<Attachment>,
     pub(crate) restored: restore::RestoredApps,
-    /// How long it took to read the state once it came, and to make everything of it.
+    /// How long it took until all of the state was there once some had come, with what was made of callers meanwhile, and to make
+    /// everything of it.
     pub(crate) received: Duration,
     pub(crate) made: Duration,
     /// Pages that the kernel had to bring for that.
@@ -256,8 +273,18 @@ pub(crate) fn complete(
     });
     let faults_before = faults_of_thread();
     predecessor.ready()?;
-    let (node, mut descriptors, came_at) = predecessor.receive_state()?;
+    let mut callers = RestoringCallers::default();
+    let mut came_at = None;
+    let (node, mut descriptors) = loop {
+        let document = predecessor.channel.receive_document(WAIT_MAX)?;
+        came_at.get_or_insert_with(Instant::now);
+        match predecessor.receive_part(&document)? {
+            ReceivedPart::Callers(some, mut descriptors) => callers.add(plane, some, &mut descriptors)?,
+            ReceivedPart::Rest(node, descriptors) => break (*node, descriptors),
+        }
+    };
     let received_at = Instant::now();
+    let came_at = came_at.unwrap_or(received_at);
     let control = descriptors
         .take(node.control_sockets, "the control socket")?
         .pop();
@@ -326,7 +353,7 @@ pub(crate) fn complete(
         // Nobody's call depends on it.
         tracing::warn!(%error, "what the other process has counted cannot be gone on from");
     }
-    let restored = restore::node(plane, node, &mut descriptors, unattached)?;
+    let restored = restore::node(plane, node, callers, &mut descriptors, unattached)?;
     Ok(Taken {
         sockets,
         configured,
