@@ -1,5 +1,6 @@
 //! Targets of `provost insight`: files that other programs and people wrote.
 
+use provost_insight::access_log::{ENVOY_LOG_FORMAT, LoggedCall};
 use provost_insight::acg::{AnnotatedGraph, CallGraph, draw_text};
 use provost_insight::fit::fit;
 use provost_insight::model::{MachineMatch, ProfileModel};
@@ -189,6 +190,27 @@ pub(crate) fn program(input: &[u8]) {
 
 pub(crate) fn program_seeds() -> Vec<Vec<u8>> {
     vec![example_program()]
+}
+
+/// Each line of any bytes is a call, or an error.
+pub(crate) fn access_log(input: &[u8]) {
+    for line in input.split(|byte| *byte == b'\n') {
+        if let Ok(call) = LoggedCall::parse(line) {
+            assert!(
+                call.proxy_ns() >= call.request_ns,
+                "a part is longer than the whole"
+            );
+        }
+    }
+}
+
+pub(crate) fn access_log_seeds() -> Vec<Vec<u8>> {
+    let line = |value: &str| {
+        let keys = ENVOY_LOG_FORMAT.map(|(key, _)| format!("\"{key}\":{value}"));
+        format!("{{{}}}\n", keys.join(","))
+    };
+    let lines = ["41000", "null", "\"-\"", "\"90500\"", "-1"].map(line);
+    vec![lines.concat().into_bytes(), lines[0].clone().into_bytes()]
 }
 
 /// Any text is a load within bounds, or an error.

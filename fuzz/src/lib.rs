@@ -278,6 +278,11 @@ pub const TARGETS: &[Target] = &[
         seeds: insight::program_seeds,
     },
     Target {
+        name: "insight_access_log",
+        run: insight::access_log,
+        seeds: insight::access_log_seeds,
+    },
+    Target {
         name: "insight_workload",
         run: insight::workload,
         seeds: insight::workload_seeds,

@@ -34,6 +34,8 @@ Examples:
   provost insight profile --proxy envoy --workload echo-tcp --variant unix-sockets --out sockets.json
   provost insight profile --proxy envoy --workload ours.yaml --out ours.json
   provost insight profile --proxy 'mysidecar --from {listen} --to {upstream}' --workload echo-tcp
+  provost insight profile --proxy 4711 --access-log /var/log/calls.log --listen 127.0.0.1:8080 --upstream-port 9090 \
+    --workload echo-http
   provost insight profile --proxy 4711 --listen 127.0.0.1:8080 --upstream-port 9090 --workload echo-http";
 
 /// What the built-in load speaks.
@@ -132,6 +134,10 @@ pub(crate) struct Options {
     /// Measure only sums, by runs with and without the proxy
     #[arg(long)]
     differential: bool,
+    /// Measure by Envoy's access log, as is done without privileges; of an Envoy that is not started by name, the file in which
+    /// it logs each call, in the form that docs/insight-measuring.md has
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "differential")]
+    access_log: Option<Option<PathBuf>>,
     /// One small size, and few repetitions: under a minute
     #[arg(long)]
     quick: bool,
@@ -195,6 +201,14 @@ fn order(options: &Options) -> Result<ProfileOrder, Failure> {
     order.slice = options.slice.map_or(order.slice, Duration::from_millis);
     if options.differential {
         order.methods = MethodChoice::Differential;
+    }
+    if let Some(log) = &options.access_log {
+        order.methods = MethodChoice::AccessLog;
+        order.access_log.clone_from(log);
+        // Over plain TCP a log has connections and no calls.
+        if options.workload.is_empty() {
+            order.protocols.retain(|protocol| *protocol != Protocol::Tcp);
+        }
     }
     Ok(order)
 }

@@ -199,6 +199,7 @@ impl RunningApplication {
                     upstream: ServerAddress::Tcp(reached_at),
                     filters: mesh.filters.to_vec(),
                     variant: None,
+                    access_log: None,
                 };
                 application.proxies.push(start_proxy(mesh.proxy, &job)?);
                 application.hops.push(HopPorts {

@@ -288,6 +288,7 @@ fn preload(kind: ProxyKind) -> Option<DoctorCheck> {
 fn methods(granted: GrantedMethods) -> Vec<ChosenMethod> {
     let traced = granted.tracepoints.then_some("tp_btf");
     let sampled = (granted.tracepoints && granted.stacks).then_some("tp_btf+stack_samples");
+    let logged = (!granted.tracepoints).then_some("access_log");
     let kernel = if granted.tracepoints {
         "each message's way, on and off the critical path, event by event"
     } else {
@@ -296,9 +297,15 @@ fn methods(granted: GrantedMethods) -> Vec<ChosenMethod> {
     let fixed = Component::FIXED.map(|component| match component {
         Component::Parse | Component::OtherUser => ChosenMethod {
             component: component.to_string(),
-            method: sampled.or(traced),
+            method: sampled
+                .or(traced)
+                .or(logged.filter(|_| component == Component::OtherUser)),
             note: if sampled.is_some() {
                 "time in user space from tracepoints, divided as sampled stacks say"
+            } else if !granted.tracepoints && component == Component::OtherUser {
+                "of Envoy over HTTP, with its filters; of others only the sum of all components"
+            } else if !granted.tracepoints {
+                kernel
             } else {
                 "parse is not told apart from other time in user space"
             },
@@ -347,9 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn without_tracepoints_only_differences_are_left() {
+    fn without_tracepoints_only_differences_and_envoys_log_are_left() {
         let methods = methods(GrantedMethods::default());
         let known: Vec<_> = methods.iter().filter_map(|chosen| chosen.method).collect();
-        assert_eq!(known, ["differential"; 3]);
+        assert_eq!(
+            known,
+            ["access_log", "differential", "differential", "differential"]
+        );
+        let logged = methods
+            .iter()
+            .find(|chosen| chosen.method == Some("access_log"))
+            .unwrap();
+        assert_eq!(logged.component, "other_user");
     }
 }

@@ -65,7 +65,7 @@ pub fn rungs(granted: GrantedMethods) -> Vec<LadderRung> {
         rung(
             "access_log",
             true,
-            "nothing: nginx and HAProxy write whole milliseconds, and no log has the time before a proxy's thread runs",
+            "other_user of Envoy over HTTP, where tracepoints are not granted; nginx and HAProxy write whole milliseconds",
         ),
         rung(
             "differential",

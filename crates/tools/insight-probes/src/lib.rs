@@ -5,6 +5,7 @@
 //! and its processor time went ([`profile`]).
 #![forbid(unsafe_code)]
 
+mod access_log;
 pub mod application;
 pub mod bench;
 pub mod doctor;

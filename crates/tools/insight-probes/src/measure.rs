@@ -1,8 +1,10 @@
 //! One cell of a profile: the same load in turn without the proxy, through it, and through it while it is traced.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
+use crate::access_log::{GrowingLog, LoggedSlice};
 use crate::failure::ProbeFailure;
 use crate::load::{LoadClient, LoadShape, LoadSlice};
 use crate::machine;
@@ -27,6 +29,8 @@ pub(crate) struct CellRun {
     pub(crate) proxied: LoadSlice,
     /// Processor time of the proxy for a call of that, in microseconds.
     pub(crate) proxied_cpu_us: f64,
+    /// What the proxy's access log says of that, where it has one.
+    pub(crate) logged: Option<LoggedSlice>,
     /// Both while they are traced, where that is granted.
     pub(crate) traced: Option<TracedRun>,
     /// Through it while its stacks are sampled, where that is granted.
@@ -127,6 +131,8 @@ pub(crate) struct CellProbes<'a> {
     pub(crate) events: bool,
     /// Whether stacks are sampled.
     pub(crate) stacks: bool,
+    /// Where the proxy logs each call, if that is read.
+    pub(crate) access_log: Option<&'a Path>,
 }
 
 /// The parts of a repetition.
@@ -187,7 +193,7 @@ impl<'a> CellBench<'a> {
     ) -> Result<CellRun, ProbeFailure> {
         let busy = machine::BusyTime::now()?;
         let mut slices = (None, None, None);
-        let mut sampled = Vec::new();
+        let (mut logged, mut sampled) = (None, Vec::new());
         let forwards = repetition.is_multiple_of(2);
         let order = [
             SliceKind::Direct,
@@ -199,7 +205,12 @@ impl<'a> CellBench<'a> {
             let slice = order[if forwards { at } else { order.len() - 1 - at }];
             match slice {
                 SliceKind::Direct => slices.0 = Some(self.direct.run_enough(self.slice, CALLS_MIN)?),
-                SliceKind::Proxied => slices.1 = Some(self.proxied()?),
+                SliceKind::Proxied => {
+                    let log = probes.access_log.map(GrowingLog::from_now).transpose()?;
+                    let proxied = self.proxied()?;
+                    logged = log.map(|log| log.read_slice(proxied.0.count())).transpose()?;
+                    slices.1 = Some(proxied);
+                }
                 SliceKind::Traced => {
                     if let (Some(tracer), true) = (probes.tracer.as_deref_mut(), probes.events) {
                         slices.2 = Some(self.traced(tracer)?);
@@ -219,6 +230,7 @@ impl<'a> CellBench<'a> {
             direct,
             proxied,
             proxied_cpu_us,
+            logged,
             traced,
             sampled,
             foreign_cores: busy.foreign_cores(&self.own_processes())?,

@@ -1,10 +1,12 @@
 //! Takes the profile of a proxy: every cell in turn, round after round, so that a noisy minute does not hit all runs of one
 //! cell.
 
+mod logged;
 mod setup;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use provost_insight::profile::{
@@ -21,7 +23,7 @@ use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
 use crate::proxies::{ProxyKind, ProxyVariant};
 use crate::stacks::{UserCode, UserShares};
 use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
-use setup::{ProxySetup, SetupDifference, setups};
+use setup::{LogUse, ProxySetup, SetupDifference, setups};
 
 #[derive(Clone, Debug)]
 pub enum ProfiledProxy {
@@ -62,6 +64,8 @@ pub struct ProfileOrder {
     pub slice: Duration,
     /// Which methods may be used of those that the machine grants.
     pub methods: MethodChoice,
+    /// Where a proxy that this tool does not configure logs each call, in the form of [`provost_insight::access_log`].
+    pub access_log: Option<PathBuf>,
 }
 
 /// Which rungs of the ladder are used.
@@ -69,6 +73,8 @@ pub struct ProfileOrder {
 pub enum MethodChoice {
     /// The best that the machine grants.
     Best,
+    /// What Envoy's access log says, and runs with and without the proxy.
+    AccessLog,
     /// Only runs with and without the proxy.
     Differential,
 }
@@ -89,6 +95,7 @@ impl ProfileOrder {
             repetitions: 5,
             slice: Duration::from_millis(250),
             methods: MethodChoice::Best,
+            access_log: None,
         }
     }
 
@@ -111,6 +118,31 @@ impl ProfileOrder {
         if !self.variants.is_empty() && !matches!(self.proxy, ProfiledProxy::BuiltIn(_)) {
             return invalid(
                 "Unix sockets and zero-copy can be profiled of proxies only that this tool configures",
+            );
+        }
+        self.check_log()
+    }
+
+    fn check_log(&self) -> Result<(), ProbeFailure> {
+        let invalid = |what: &str| Err(ProbeFailure::Invalid(what.into()));
+        let is_envoy = matches!(self.proxy, ProfiledProxy::BuiltIn(ProxyKind::Envoy));
+        let is_built_in = matches!(self.proxy, ProfiledProxy::BuiltIn(_));
+        if is_built_in && self.access_log.is_some() {
+            return invalid(
+                "a proxy that this tool configures logs where this tool says: leave out the access log's file",
+            );
+        }
+        if self.methods != MethodChoice::AccessLog {
+            return Ok(());
+        }
+        if !is_envoy && self.access_log.is_none() {
+            return invalid(
+                "only Envoy's access log tells nanoseconds: profile envoy, or name the file in which your Envoy logs (docs/insight-measuring.md says what)",
+            );
+        }
+        if self.protocols.iter().all(|protocol| *protocol == Protocol::Tcp) {
+            return invalid(
+                "over plain TCP an access log has connections and no calls: take http1, http2 or grpc",
             );
         }
         Ok(())
@@ -196,6 +228,7 @@ struct ProfileSession<'a> {
     order: &'a ProfileOrder,
     /// Bare ones first, then those that differ from them.
     setups: Vec<ProxySetup>,
+    logs: LogUse,
     tracer: Option<EventTracer>,
     granted: GrantedMethods,
     event_cost_ns: f64,
@@ -214,10 +247,9 @@ struct MeasuredCell {
 impl<'a> ProfileSession<'a> {
     fn start(order: &'a ProfileOrder) -> Result<ProfileSession<'a>, ProbeFailure> {
         let mut notes = Vec::new();
-        let granted = if order.methods == MethodChoice::Best {
-            doctor::granted()
-        } else {
-            GrantedMethods::default()
+        let granted = match order.methods {
+            MethodChoice::Best => doctor::granted(),
+            MethodChoice::AccessLog | MethodChoice::Differential => GrantedMethods::default(),
         };
         let mut tracer = None;
         if granted.tracepoints {
@@ -226,18 +258,24 @@ impl<'a> ProfileSession<'a> {
                 Err(failure) => notes.push(failure.to_string()),
             }
         } else if order.methods == MethodChoice::Best {
-            let why =
-                "the kernel grants no BPF tracepoints: only sums were measured; see `provost insight doctor`";
-            notes.push(why.into());
+            let left = match LogUse::of(order, granted) {
+                LogUse::Unread => "only sums were measured",
+                _ => "sums were measured, and what the access log tells",
+            };
+            notes.push(format!(
+                "the kernel grants no BPF tracepoints: {left}; see `provost insight doctor`"
+            ));
         }
         let event_cost_ns = tracer.as_mut().map_or(Ok(0.0), EventTracer::event_cost_ns)?;
-        let setups = setups(order, &mut notes)?;
+        let logs = LogUse::of(order, granted);
+        let setups = setups(order, logs, &mut notes)?;
         if setups.is_empty() {
             return Err(ProbeFailure::Unavailable(notes.join("; ")));
         }
         Ok(ProfileSession {
             order,
             setups,
+            logs,
             tracer,
             granted,
             event_cost_ns,
@@ -266,7 +304,10 @@ impl<'a> ProfileSession<'a> {
     /// A proxy that differs from the bare one is measured with the sizes alone, as fast as one call at a time comes.
     fn shapes(&self, at: usize) -> Vec<LoadShape> {
         let mut shapes = self.order.shapes(self.setups[at].protocol);
-        if !self.setups[at].difference.is_bare() {
+        let difference = &self.setups[at].difference;
+        if difference.logs {
+            shapes.retain(|shape| shape.in_flight == 1);
+        } else if !difference.is_bare() {
             shapes.retain(|shape| shape.in_flight == 1 && shape.pace == LoadPace::Saturating);
         }
         shapes
@@ -282,6 +323,11 @@ impl<'a> ProfileSession<'a> {
             tracer: self.tracer.as_mut(),
             events: is_bare && is_alone,
             stacks: is_bare && is_alone && shape.pace == LoadPace::Saturating && self.granted.stacks,
+            // A log of connections tells nothing of calls; of several calls at a time the parts are those of a queue.
+            access_log: setup
+                .access_log
+                .as_deref()
+                .filter(|_| self.logs != LogUse::Unread && is_alone && shape.protocol != Protocol::Tcp),
         };
         let mut run = bench.repeat(repetition, probes)?;
         drop(bench);
@@ -345,13 +391,20 @@ impl<'a> ProfileSession<'a> {
                 self.planned()
             )
         });
-        for cell in &self.runs {
-            profile.totals.push(total(cell));
-            profile.observations.extend(self.observations(cell));
-        }
+        // What logging costs is a cost of measuring.
+        let usual = self.runs.iter().filter(|cell| !cell.difference.logs);
+        profile.totals = usual.map(total).collect();
+        profile.observations = self
+            .runs
+            .iter()
+            .flat_map(|cell| self.observations(cell))
+            .collect();
+        profile.observations.extend(self.logged_observations());
         profile.observations.extend(self.differences());
         profile.ladder = ladder::rungs(self.granted);
+        self.note_log_cost(&mut profile.ladder);
         profile.methods = self.methods();
+        profile.methods.extend(self.log_methods());
         profile.notes = self.notes();
         round(&mut profile);
         Ok(profile)
@@ -525,6 +578,7 @@ impl<'a> ProfileSession<'a> {
                 self.event_cost_ns
             ));
         }
+        notes.extend(self.log_notes());
         for variant in &self.order.variants {
             notes.push(format!(
                 "{}: what the proxy takes less, or longer, than in its usual way is booked to {}, from runs in the same rounds",

@@ -144,6 +144,8 @@ pub struct ProxyJob {
     pub filters: Vec<String>,
     /// What is different from its usual way.
     pub variant: Option<ProxyVariant>,
+    /// Where it logs each call, with durations; only Envoy, of protocols that have calls.
+    pub access_log: Option<PathBuf>,
 }
 
 /// Where a proxy reaches the server behind it.

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use provost_insight::access_log::ENVOY_LOG_FORMAT;
 use provost_insight::profile::Protocol;
 use serde_json::{Value, json};
 
@@ -37,6 +38,9 @@ pub(crate) fn arguments(kind: ProxyKind, file: &Path, folder: &Path) -> Vec<Stri
             "--disable-hot-restart",
             "-l",
             "warning",
+            // Access logs are read while it runs.
+            "--file-flush-interval-msec",
+            "50",
             "-c",
             &file,
         ],
@@ -128,8 +132,10 @@ fn connection_manager(job: &ProxyJob, codec: &str) -> Result<Value, ProbeFailure
         "name": "envoy.filters.http.router",
         "typed_config": { "@type": format!("{ENVOY_TYPE}filters.http.router.v3.Router") },
     }));
+    let logs = job.access_log.iter().map(|path| envoy_log(path));
     Ok(json!({
         "@type": format!("{ENVOY_TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager"),
+        "access_log": logs.collect::<Vec<_>>(),
         "stat_prefix": "profiled",
         "codec_type": codec,
         "route_config": { "virtual_hosts": [{
@@ -139,6 +145,18 @@ fn connection_manager(job: &ProxyJob, codec: &str) -> Result<Value, ProbeFailure
         }] },
         "http_filters": filters,
     }))
+}
+
+fn envoy_log(path: &Path) -> Value {
+    let keys = ENVOY_LOG_FORMAT.map(|(key, operator)| (key.to_string(), Value::from(operator)));
+    json!({
+        "name": "envoy.access_loggers.file",
+        "typed_config": {
+            "@type": format!("{ENVOY_TYPE}access_loggers.file.v3.FileAccessLog"),
+            "path": path.display().to_string(),
+            "log_format": { "json_format": Value::Object(keys.into_iter().collect()) },
+        },
+    })
 }
 
 fn envoy_address(address: std::net::SocketAddr) -> Value {
@@ -255,6 +273,7 @@ mod tests {
             },
             filters: vec![],
             variant,
+            access_log: None,
         }
     }
 

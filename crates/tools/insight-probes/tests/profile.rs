@@ -117,6 +117,7 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
         upstream: ServerAddress::Tcp(upstream),
         filters: vec![],
         variant: None,
+        access_log: None,
     };
     let proxy = RunningProxy::start(kind, &job).unwrap();
     let order = ProfileOrder {
@@ -257,6 +258,7 @@ fn every_filter_of_envoys_and_every_policy_of_a_nodes_lets_calls_pass() {
             upstream: ServerAddress::Tcp(server.address()),
             filters: names.iter().map(ToString::to_string).collect(),
             variant: None,
+            access_log: None,
         };
         let _proxy = RunningProxy::start(kind, &job).unwrap();
         let shape = LoadShape {
@@ -274,4 +276,137 @@ fn every_filter_of_envoys_and_every_policy_of_a_nodes_lets_calls_pass() {
         let refused = RunningProxy::start(kind, &unknown).err().unwrap().to_string();
         assert!(refused.contains("no filter 'none': take "), "{refused}");
     }
+}
+
+fn logging_order() -> Option<ProfileOrder> {
+    if ProxyKind::Envoy.program().is_err() {
+        provost_skip::missing("envoy", ProxyKind::Envoy.remedy());
+        return None;
+    }
+    Some(ProfileOrder {
+        methods: MethodChoice::AccessLog,
+        slice: Duration::from_millis(60),
+        ..brief(
+            ProxyKind::Envoy,
+            &[Protocol::Tcp, Protocol::Http1, Protocol::Grpc],
+        )
+    })
+}
+
+#[test]
+fn envoys_access_log_divides_the_time_within_it_from_the_rest() {
+    let Some(order) = logging_order() else { return };
+    let profile = take(&order, &mut |_| {}).unwrap();
+    profile.notes.iter().for_each(|note| eprintln!("{note}"));
+    assert_eq!(profile.partial, None);
+    assert_eq!(Profile::parse(&profile.to_json()).as_ref(), Ok(&profile));
+    // A total for each protocol and repetition; none of the Envoys that log.
+    assert_eq!(profile.totals.len(), 6);
+    for total in &profile.totals {
+        let parts: Vec<_> = profile
+            .observations
+            .iter()
+            .filter(|seen| (&seen.load, seen.repetition) == (&total.load, total.repetition))
+            .collect();
+        if total.load.protocol == Protocol::Tcp {
+            assert!(parts.is_empty(), "a log of connections has no calls: {parts:?}");
+            continue;
+        }
+        let [within, rest] = parts[..] else {
+            panic!("{parts:?}")
+        };
+        assert_eq!(
+            (&within.component, &rest.component),
+            (&Component::OtherUser, &Component::Ipc)
+        );
+        eprintln!(
+            "{}: {:.1} us within of {:.1} us",
+            total.load.protocol, within.latency_us, total.added_latency_us
+        );
+        // Envoy takes microseconds for a call, and no log of milliseconds would show them.
+        assert!(
+            (1.0..20_000.0).contains(&within.latency_us),
+            "{}",
+            within.latency_us
+        );
+        assert!(within.messages >= 40 && within.cpu_us > 0.0);
+        let sums = [
+            (within.latency_us + rest.latency_us, total.added_latency_us),
+            (within.cpu_us + rest.cpu_us, total.added_cpu_us),
+        ];
+        assert!(
+            sums.iter().all(|(sum, whole)| (sum - whole).abs() < 0.01),
+            "{sums:?}"
+        );
+    }
+    let method = profile
+        .methods
+        .iter()
+        .find(|method| method.method == "access_log")
+        .unwrap();
+    assert!(method.overhead_us_per_message.is_some() && method.overhead_rate_share.is_some());
+    let rung = profile
+        .ladder
+        .iter()
+        .find(|rung| rung.method == "access_log")
+        .unwrap();
+    assert!(rung.granted && rung.hit_cost_ns.is_some());
+}
+
+#[test]
+fn an_envoy_of_the_users_is_profiled_by_the_log_that_it_writes() {
+    let Some(order) = logging_order() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("calls.log");
+    let upstream = free_address().unwrap();
+    let job = ProxyJob {
+        protocol: Protocol::Http1,
+        listen: free_address().unwrap(),
+        upstream: ServerAddress::Tcp(upstream),
+        filters: vec![],
+        variant: None,
+        access_log: Some(log.clone()),
+    };
+    let proxy = RunningProxy::start(ProxyKind::Envoy, &job).unwrap();
+    let order = ProfileOrder {
+        proxy: ProfiledProxy::Running {
+            process: proxy.processes()[0],
+            listen: job.listen,
+            upstream_port: upstream.port(),
+        },
+        protocols: vec![Protocol::Http1],
+        access_log: Some(log),
+        ..order
+    };
+    let profile = take(&order, &mut |_| {}).unwrap();
+    assert_eq!((profile.totals.len(), profile.observations.len()), (2, 4));
+    // It always logs, so nobody knows what that costs.
+    let method = profile
+        .methods
+        .iter()
+        .find(|method| method.method == "access_log")
+        .unwrap();
+    assert_eq!(method.overhead_us_per_message, None);
+    assert!(
+        profile.notes.iter().any(|note| note.contains("logging itself")),
+        "{:?}",
+        profile.notes
+    );
+    let refused = |order: ProfileOrder| take(&order, &mut |_| {}).err().unwrap().to_string();
+    let elsewhere = refused(ProfileOrder {
+        access_log: None,
+        ..order.clone()
+    });
+    assert!(
+        elsewhere.contains("name the file in which your Envoy logs"),
+        "{elsewhere}"
+    );
+    let another = refused(ProfileOrder {
+        access_log: Some("/nowhere/calls.log".into()),
+        ..order
+    });
+    assert!(
+        another.contains("read the access log /nowhere/calls.log"),
+        "{another}"
+    );
 }

@@ -4,6 +4,7 @@
 //! lives elsewhere, and hands over a [`Profile`](profile::Profile).
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod acg;
 pub mod change;
 pub mod fit;

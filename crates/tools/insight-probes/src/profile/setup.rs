@@ -2,13 +2,15 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use provost_insight::profile::{Component, Protocol};
 
-use super::{ProfileOrder, ProfiledProxy};
+use super::{MethodChoice, ProfileOrder, ProfiledProxy};
+use crate::doctor::GrantedMethods;
 use crate::failure::{Doing, ProbeFailure};
 use crate::load::EchoServer;
-use crate::proxies::{ProxyJob, ProxyVariant, RunningProxy, ServerAddress, free_address};
+use crate::proxies::{ProxyJob, ProxyKind, ProxyVariant, RunningProxy, ServerAddress, free_address};
 use crate::stacks::UserCode;
 
 /// A proxy with the server behind it, for one protocol.
@@ -18,8 +20,37 @@ pub(super) struct ProxySetup {
     pub(super) protocol: Protocol,
     pub(super) difference: SetupDifference,
     pub(super) code: Option<UserCode>,
-    /// Where the server's Unix socket is.
+    /// Where it logs each call, if that is read.
+    pub(super) access_log: Option<PathBuf>,
+    /// Where the server's Unix socket is, and the log of one that this tool configures.
     _folder: tempfile::TempDir,
+}
+
+/// Whether access logs are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogUse {
+    Unread,
+    /// That of a proxy which this tool configures: one that logs stands beside one that does not.
+    Configured,
+    /// That which the user's proxy writes anyway.
+    Users,
+}
+
+impl LogUse {
+    /// Only Envoy's log has the durations that are needed; where the kernel grants events, they tell more.
+    pub(super) fn of(order: &ProfileOrder, granted: GrantedMethods) -> LogUse {
+        let is_chosen = match order.methods {
+            MethodChoice::AccessLog => true,
+            MethodChoice::Best => !granted.tracepoints,
+            MethodChoice::Differential => false,
+        };
+        let is_envoy = matches!(order.proxy, ProfiledProxy::BuiltIn(ProxyKind::Envoy));
+        match (is_chosen, is_envoy, &order.access_log) {
+            (true, _, Some(_)) => LogUse::Users,
+            (true, true, None) => LogUse::Configured,
+            _ => LogUse::Unread,
+        }
+    }
 }
 
 /// What a proxy does beside passing bytes on in its usual way.
@@ -27,6 +58,8 @@ pub(super) struct ProxySetup {
 pub(super) struct SetupDifference {
     pub(super) filters: Vec<String>,
     pub(super) variant: Option<ProxyVariant>,
+    /// It logs each call.
+    pub(super) logs: bool,
 }
 
 impl SetupDifference {
@@ -44,8 +77,12 @@ impl SetupDifference {
     }
 }
 
-/// A proxy for each protocol, and one for each filter, all filters together, and each variant.
-pub(super) fn setups(order: &ProfileOrder, notes: &mut Vec<String>) -> Result<Vec<ProxySetup>, ProbeFailure> {
+/// A proxy for each protocol, and one that logs, for each filter, all filters together, and each variant.
+pub(super) fn setups(
+    order: &ProfileOrder,
+    logs: LogUse,
+    notes: &mut Vec<String>,
+) -> Result<Vec<ProxySetup>, ProbeFailure> {
     let mut setups = Vec::new();
     let mut start = |protocol, difference| match ProxySetup::start(order, protocol, difference) {
         Ok(setup) => Ok(Some(setup)),
@@ -65,6 +102,13 @@ pub(super) fn setups(order: &ProfileOrder, notes: &mut Vec<String>) -> Result<Ve
     }
     let bare: Vec<Protocol> = setups.iter().map(|setup: &ProxySetup| setup.protocol).collect();
     for protocol in bare {
+        if logs == LogUse::Configured && protocol != Protocol::Tcp {
+            let difference = SetupDifference {
+                logs: true,
+                ..SetupDifference::default()
+            };
+            setups.extend(start(protocol, difference)?);
+        }
         for variant in &order.variants {
             let difference = SetupDifference {
                 variant: Some(*variant),
@@ -108,12 +152,14 @@ impl ProxySetup {
             let address = server.address();
             (server, ServerAddress::Tcp(address))
         };
+        let own_log = difference.logs.then(|| folder.path().join("access.log"));
         let job = ProxyJob {
             protocol,
             listen: free_address()?,
             upstream,
             filters: difference.filters.clone(),
             variant: difference.variant,
+            access_log: own_log.clone(),
         };
         let proxy = match &order.proxy {
             ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, &job)?,
@@ -126,6 +172,7 @@ impl ProxySetup {
             protocol,
             difference,
             code: None,
+            access_log: own_log.or_else(|| order.access_log.clone()),
             _folder: folder,
         })
     }
