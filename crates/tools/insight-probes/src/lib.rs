@@ -15,6 +15,7 @@ pub mod ladder;
 pub mod load;
 pub mod machine;
 mod measure;
+mod pacing;
 pub mod profile;
 pub mod proxies;
 mod proxy_configuration;

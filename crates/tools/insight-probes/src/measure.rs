@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use provost_insight::profile::LoadPacing;
+
 use crate::access_log::{GrowingLog, LoggedSlice};
 use crate::failure::ProbeFailure;
 use crate::load::{LoadClient, LoadShape, LoadSlice};
 use crate::machine;
+use crate::pacing::LoadWatch;
 use crate::proxies::RunningProxy;
 use crate::stacks::StackSample;
 use crate::trace::{
@@ -29,6 +32,8 @@ pub(crate) struct CellRun {
     pub(crate) proxied: LoadSlice,
     /// Processor time of the proxy for a call of that, in microseconds.
     pub(crate) proxied_cpu_us: f64,
+    /// What bounded its rate.
+    pub(crate) pacing: LoadPacing,
     /// What the proxy's access log says of that, where it has one.
     pub(crate) logged: Option<LoggedSlice>,
     /// Both while they are traced, where that is granted.
@@ -193,7 +198,7 @@ impl<'a> CellBench<'a> {
     ) -> Result<CellRun, ProbeFailure> {
         let busy = machine::BusyTime::now()?;
         let mut slices = (None, None, None);
-        let (mut logged, mut sampled) = (None, Vec::new());
+        let (mut pacing, mut logged, mut sampled) = (None, None, Vec::new());
         let forwards = repetition.is_multiple_of(2);
         let order = [
             SliceKind::Direct,
@@ -207,7 +212,9 @@ impl<'a> CellBench<'a> {
                 SliceKind::Direct => slices.0 = Some(self.direct.run_enough(self.slice, CALLS_MIN)?),
                 SliceKind::Proxied => {
                     let log = probes.access_log.map(GrowingLog::from_now).transpose()?;
+                    let watch = LoadWatch::of(&self.proxy.processes())?;
                     let proxied = self.proxied()?;
+                    pacing = Some(watch.pacing(self.shape.pace, &proxied.0)?);
                     logged = log.map(|log| log.read_slice(proxied.0.count())).transpose()?;
                     slices.1 = Some(proxied);
                 }
@@ -223,13 +230,14 @@ impl<'a> CellBench<'a> {
                 }
             }
         }
-        let (Some(direct), Some((proxied, proxied_cpu_us)), traced) = slices else {
+        let ((Some(direct), Some((proxied, proxied_cpu_us)), traced), Some(pacing)) = (slices, pacing) else {
             return Err(ProbeFailure::Invalid("a repetition left out a slice".into()));
         };
         Ok(CellRun {
             direct,
             proxied,
             proxied_cpu_us,
+            pacing,
             logged,
             traced,
             sampled,

@@ -2,6 +2,7 @@
 //! cell.
 
 mod logged;
+mod saturation;
 mod setup;
 
 use std::collections::BTreeMap;
@@ -406,6 +407,7 @@ impl<'a> ProfileSession<'a> {
         profile.methods = self.methods();
         profile.methods.extend(self.log_methods());
         profile.notes = self.notes();
+        profile.notes.extend(saturation::notes(&profile.totals));
         round(&mut profile);
         Ok(profile)
     }
@@ -662,6 +664,18 @@ fn round(profile: &mut Profile) {
         round(&mut total.load.rate_per_s);
         round(&mut total.added_latency_us);
         round(&mut total.added_cpu_us);
+        if let Some(pacing) = &mut total.pacing {
+            let shares = [
+                &mut pacing.late_share,
+                &mut pacing.core_wait_share,
+                &mut pacing.preemptions_per_call,
+                &mut pacing.proxy_busy_share,
+                &mut pacing.load_busy_share,
+                &mut pacing.own_cores,
+                &mut pacing.other_cores,
+            ];
+            shares.into_iter().for_each(round);
+        }
         if let Some(added) = &mut total.added_quantiles_us {
             [&mut added.p10, &mut added.p50, &mut added.p90, &mut added.p99]
                 .into_iter()
@@ -719,6 +733,7 @@ fn total(cell: &MeasuredCell) -> TotalObservation {
         added_latency_us: cell.run.added_us(),
         added_cpu_us: cell.run.proxied_cpu_us,
         added_quantiles_us: Some(cell.run.proxied.quantiles_over(&cell.run.direct)),
+        pacing: Some(cell.run.pacing),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use provost_insight::profile::{Component, Profile, Protocol};
+use provost_insight::profile::{Component, Profile, Protocol, RateBound};
 use provost_insight_probes::doctor;
 use provost_insight_probes::filters;
 use provost_insight_probes::load::{EchoServer, LoadClient, LoadPace, LoadShape};
@@ -409,4 +409,53 @@ fn an_envoy_of_the_users_is_profiled_by_the_log_that_it_writes() {
         another.contains("read the access log /nowhere/calls.log"),
         "{another}"
     );
+}
+
+/// Programs that take all the time that they get; they end with this.
+struct BusyNeighbours(Vec<std::process::Child>);
+
+impl BusyNeighbours {
+    fn start() -> BusyNeighbours {
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let start = |_| {
+            let mut shell = std::process::Command::new("/bin/sh");
+            shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
+        };
+        BusyNeighbours((0..2 * cores).map(start).collect())
+    }
+}
+
+impl Drop for BusyNeighbours {
+    fn drop(&mut self) {
+        for neighbour in &mut self.0 {
+            neighbour.kill().unwrap();
+            neighbour.wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_load_that_others_held_up_does_not_call_its_rate_the_proxys_saturation() {
+    let Some(kind) = installed() else { return };
+    let order = ProfileOrder {
+        methods: MethodChoice::Differential,
+        in_flight: vec![8],
+        repetitions: 1,
+        slice: Duration::from_millis(250),
+        ..brief(kind, &[Protocol::Http1])
+    };
+    let neighbours = BusyNeighbours::start();
+    let profile = take(&order, &mut |_| {}).unwrap();
+    drop(neighbours);
+    let many = profile
+        .totals
+        .iter()
+        .find(|total| total.load.in_flight == 8)
+        .unwrap();
+    let pacing = many.pacing.unwrap();
+    eprintln!("{} calls/s: {pacing:?}", many.load.rate_per_s);
+    assert_eq!(many.bound(), Some(RateBound::OthersWork), "{pacing:?}");
+    assert!(pacing.core_wait_share > 0.1 && pacing.other_cores > 0.1 && pacing.proxy_busy_share < 0.9);
+    let says = |text: &str| profile.notes.iter().any(|note| note.contains(text));
+    assert!(says("is not the proxy's saturation"), "{:?}", profile.notes);
 }

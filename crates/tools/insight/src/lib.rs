@@ -11,6 +11,7 @@ pub mod fit;
 pub mod forest;
 mod ladder;
 pub mod model;
+pub mod pacing;
 pub mod predict;
 pub mod profile;
 pub mod random;

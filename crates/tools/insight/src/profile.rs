@@ -11,6 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use crate::ladder::LadderRung;
+pub use crate::pacing::{LoadPacing, RateBound};
 
 /// What the field `format` of a profile says.
 pub const PROFILE_FORMAT: &str = "provost-insight-profile";
@@ -391,6 +392,9 @@ pub struct TotalObservation {
     /// Differences of the quantiles of latency, with the proxy less without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_quantiles_us: Option<LatencyQuantiles>,
+    /// What was seen of the load through the proxy, which says what bounded its rate; `None` where it was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing: Option<LoadPacing>,
 }
 
 /// Quantiles of a latency over messages.
@@ -640,7 +644,7 @@ fn invalid(place: &str, problem: impl Into<String>) -> ProfileError {
 }
 
 /// A figure within its bounds.
-fn within(place: &str, field: &str, value: f64, min: f64, max: f64) -> Result<(), ProfileError> {
+pub(crate) fn within(place: &str, field: &str, value: f64, min: f64, max: f64) -> Result<(), ProfileError> {
     if value.is_finite() && (min..=max).contains(&value) {
         Ok(())
     } else {
@@ -703,6 +707,9 @@ impl TotalObservation {
             -TIME_US_MAX,
             TIME_US_MAX,
         )?;
+        if let Some(pacing) = &self.pacing {
+            pacing.check(&format!("{place}.pacing"))?;
+        }
         match &self.added_quantiles_us {
             Some(quantiles) => quantiles.check(&format!("{place}.added_quantiles_us")),
             None => Ok(()),

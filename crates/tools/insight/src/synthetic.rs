@@ -237,6 +237,7 @@ fn observe(
         added_latency_us: rounded(total),
         added_cpu_us: rounded(CPU_FACTOR * total),
         added_quantiles_us: Some(LatencyQuantiles { p10, p50, p90, p99 }),
+        pacing: None,
     });
 }
 

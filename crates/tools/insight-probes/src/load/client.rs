@@ -23,6 +23,10 @@ const EXTENSIONS_MAX: usize = 7;
 /// How long the calls under way may take when a slice is over, and connecting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A call that leaves so long after it was due, though nothing but the client was to do anything, is late; timers are some
+/// 50 µs late by themselves.
+const LATE_MIN: Duration = Duration::from_micros(500);
+
 /// When calls are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LoadPace {
@@ -112,6 +116,7 @@ impl LoadClient {
                 message: self.message.clone(),
                 schedule: CallSchedule::of(self.shape.pace, slot, slots, began),
                 latencies_ns: Vec::with_capacity(1 << 12),
+                late: 0,
             };
             callers.spawn_on(caller.keep_calling(began + time), self.runtime.handle());
         }
@@ -127,14 +132,15 @@ impl LoadClient {
         let took = began.elapsed();
         let ended =
             ended.map_err(|_| ProbeFailure::Load(format!("a call had no answer within {PATIENCE:?}")))?;
-        let mut latencies_ns = Vec::new();
+        let (mut latencies_ns, mut late) = (Vec::new(), 0);
         for caller in ended {
             let mut caller =
                 caller.map_err(|error| ProbeFailure::Load(format!("a caller ended: {error}")))??;
             latencies_ns.append(&mut caller.latencies_ns);
+            late += caller.late;
             self.paths.push(caller.path);
         }
-        Ok(LoadSlice::of(latencies_ns, took))
+        Ok(LoadSlice::of(latencies_ns, took, late))
     }
 }
 
@@ -195,17 +201,23 @@ struct LoadCaller {
     message: Bytes,
     schedule: CallSchedule,
     latencies_ns: Vec<u32>,
+    late: usize,
 }
 
 impl LoadCaller {
     async fn keep_calling(mut self, end: Instant) -> Result<LoadCaller, ProbeFailure> {
         let timer = ExactTimer::new()?;
         loop {
-            timer.wait_ns(self.schedule.advance(Instant::now())).await?;
+            let asked = Instant::now();
+            let wait_ns = self.schedule.advance(asked);
+            timer.wait_ns(wait_ns).await?;
             let called = Instant::now();
             if called >= end {
                 return Ok(self);
             }
+            // Without a wait, it was the call before it that took longer than until this one was due.
+            let due = asked + Duration::from_nanos(wait_ns);
+            self.late += usize::from(wait_ns > 0 && called > due + LATE_MIN);
             self.path.call(&self.message).await?;
             let latency = called.elapsed().as_nanos();
             if self.latencies_ns.len() < CALLS_MAX {

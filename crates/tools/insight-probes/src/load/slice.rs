@@ -11,12 +11,24 @@ pub struct LoadSlice {
     latencies_ns: Vec<u32>,
     /// How long it took.
     pub time: Duration,
+    /// Calls that left late although their connection was free.
+    late: usize,
 }
 
 impl LoadSlice {
-    pub(crate) fn of(mut latencies_ns: Vec<u32>, time: Duration) -> LoadSlice {
+    pub(crate) fn of(mut latencies_ns: Vec<u32>, time: Duration, late: usize) -> LoadSlice {
         latencies_ns.sort_unstable();
-        LoadSlice { latencies_ns, time }
+        LoadSlice {
+            latencies_ns,
+            time,
+            late,
+        }
+    }
+
+    /// The share of the calls that left late although their connection was free: whoever sends them had no core.
+    #[must_use]
+    pub fn late_share(&self) -> f64 {
+        self.late as f64 / self.count().max(1) as f64
     }
 
     /// Adds another slice of the same load.
@@ -24,6 +36,7 @@ impl LoadSlice {
         self.latencies_ns.append(&mut more.latencies_ns);
         self.latencies_ns.sort_unstable();
         self.time += more.time;
+        self.late += more.late;
     }
 
     #[must_use]
@@ -85,7 +98,8 @@ mod tests {
     #[test]
     fn the_middle_half_knows_nothing_of_stragglers() {
         let latencies = vec![90_000_000, 10_000, 11_000, 12_000, 13_000, 1_000, 10_500, 12_500];
-        let slice = LoadSlice::of(latencies, Duration::from_secs(2));
+        let slice = LoadSlice::of(latencies, Duration::from_secs(2), 2);
+        assert_eq!(slice.late_share(), 0.25);
         assert_eq!(slice.rate(), 4.0);
         assert_eq!(slice.middle_mean_us(), (10.5 + 11.0 + 12.0 + 12.5) / 4.0);
         assert_eq!(slice.quantile_us(0.5), 12.0);

@@ -5,7 +5,7 @@ use provost_insight::profile::{Component, ComponentMethod, LadderRung, Observati
 use super::{MeasuredCell, ProfileSession, load_cell, median};
 use crate::access_log::LoggedSlice;
 
-/// The rung's name.
+/// The name of this rung of the ladder.
 const METHOD: &str = "access_log";
 
 impl ProfileSession<'_> {

@@ -6,7 +6,7 @@ use super::{DrawnComponent, DrawnFunction, NORMAL_95};
 use crate::acg::{curve_mean, quantile_curve};
 use crate::fit::{SampleRow, middle_quantiles, moderate, quantile, sample_rows, student_95};
 use crate::profile::{
-    ComponentFunction, LatencyQuantiles, Observation, PiecewiseFunction, Profile, Protocol,
+    ComponentFunction, LatencyQuantiles, Observation, PiecewiseFunction, Profile, Protocol, RateBound,
 };
 use crate::random::SeededRandom;
 use crate::regression::{cholesky, dot};
@@ -137,6 +137,8 @@ pub(super) fn message_ratios(
             .iter()
             .filter(|total| total.load.protocol == protocol && total.load.variant.is_empty())
             .filter(|total| total.added_latency_us > 0.0)
+            // Several calls at a time, while others held the cores: the spread is that of a queue for cores.
+            .filter(|total| total.load.in_flight <= 1 || total.bound() != Some(RateBound::OthersWork))
             .filter_map(|total| {
                 let quantiles = total.added_quantiles_us?;
                 Some(
