@@ -715,6 +715,8 @@ fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
         for replacement in &carried {
             let own = (replacement.state_bytes - without.state_bytes) / CLIENTS;
             assert!(own < BYTES_MAX, "{own} bytes each: {replacement:?}");
+            let sockets = replacement.descriptors - without.descriptors;
+            assert!(sockets >= CLIENTS, "each has its socket: {replacement:?}");
             // The first state may have a schema that the others begin with, and its socket.
             assert!(replacement.state_bytes <= carried[0].state_bytes, "{carried:?}");
         }
