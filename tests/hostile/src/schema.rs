@@ -27,10 +27,17 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
 /// A descriptor set whose services each reach all of its fields: it is small, and what is made of each service is not.
 #[must_use]
 pub fn bomb(services: usize, messages: usize, fields: i32) -> Vec<u8> {
+    bomb_of("bomb.S", services, messages, fields)
+}
+
+/// The same. This is the name of its first service, and the others' begin with it.
+#[must_use]
+pub fn bomb_of(service: &str, services: usize, messages: usize, fields: i32) -> Vec<u8> {
+    let (package, service) = service.rsplit_once('.').unwrap_or_default();
     let chain = (0..messages).map(|at| {
         let mut all: Vec<_> = (1..fields).map(|number| field(number, Type::Bool)).collect();
         all.push(FieldDescriptorProto {
-            type_name: Some(format!(".bomb.M{}", (at + 1) % messages)),
+            type_name: Some(format!(".{package}.M{}", (at + 1) % messages)),
             ..field(fields, Type::Message)
         });
         DescriptorProto {
@@ -39,22 +46,29 @@ pub fn bomb(services: usize, messages: usize, fields: i32) -> Vec<u8> {
             ..DescriptorProto::default()
         }
     });
-    let service = (0..services).map(|at| ServiceDescriptorProto {
-        name: Some(format!("S{at}")),
+    let nth = |at| {
+        if at == 0 {
+            service.to_owned()
+        } else {
+            format!("{service}{at}")
+        }
+    };
+    let services = (0..services).map(|at| ServiceDescriptorProto {
+        name: Some(nth(at)),
         method: vec![MethodDescriptorProto {
             name: Some("Call".to_owned()),
-            input_type: Some(".bomb.M0".to_owned()),
-            output_type: Some(".bomb.M0".to_owned()),
+            input_type: Some(format!(".{package}.M0")),
+            output_type: Some(format!(".{package}.M0")),
             ..MethodDescriptorProto::default()
         }],
         ..ServiceDescriptorProto::default()
     });
     let file = FileDescriptorProto {
         name: Some("bomb.proto".to_owned()),
-        package: Some("bomb".to_owned()),
+        package: Some(package.to_owned()),
         syntax: Some("proto3".to_owned()),
         message_type: chain.collect(),
-        service: service.collect(),
+        service: services.collect(),
         ..FileDescriptorProto::default()
     };
     prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] })

@@ -601,7 +601,8 @@ fn who_connects_to_metrics_and_health_and_is_silent_keeps_nobody_out() {
 
 #[test]
 fn peers_that_say_nothing_keep_nobody_out() {
-    let (mut world, node) = node("");
+    // However long it takes to open them all, none loses its place by time.
+    let (mut world, node) = node("[timeouts]\nhandshake_ms = 600000\n");
     let pair = GoodPair::start(&mut world, &node);
     let judged = JudgedAttack::begin(pair, [(&node, PeakBounds::STRANGERS)]);
     while judged.goes_on() {

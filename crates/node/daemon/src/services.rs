@@ -15,8 +15,8 @@ use provost_wire::Code;
 
 use crate::runtime::AppId;
 use crate::schemas::{
-    BoundSchema, OpaqueServices, PeerWork, SchemaOwner, SchemaSource, SchemaStore, SchemaWork, StoreError,
-    opaque_schema,
+    BoundSchema, OpaqueServices, PeerWork, SMALL_BYTES_MAX, SchemaOwner, SchemaSource, SchemaStore,
+    SchemaWork, StoreError, opaque_schema,
 };
 use crate::turns::TurnOwner;
 
@@ -467,18 +467,29 @@ impl Services {
                     .map(Some);
             }
         };
-        let read;
-        let schema = match &known {
-            Some(known) => &*known.schema,
-            None => {
-                read = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
-                &read
+        let compare = || {
+            let read;
+            let schema = match &known {
+                Some(known) => &*known.schema,
+                None => {
+                    read = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
+                    &read
+                }
+            };
+            match &exported {
+                Some(exported) if schema.is_opaque() => exported.opaque_to(peer.hello).map(Some),
+                _ => find_compatible(&candidates, schema, (service, hash)).map(Some),
             }
         };
-        match &exported {
-            Some(exported) if schema.is_opaque() => exported.opaque_to(peer.hello).map(Some),
-            _ => find_compatible(&candidates, schema, (service, hash)).map(Some),
+        let matched = compare();
+        if peer
+            .schema
+            .is_some_and(|schema| schema.len() as u64 > SMALL_BYTES_MAX)
+        {
+            // As many handshakes as there may be would each leave behind what reading the largest schema takes.
+            provost_shm::release_freed_memory();
         }
+        matched
     }
 
     fn lock(&self) -> MutexGuard<'_, ServiceOffers> {

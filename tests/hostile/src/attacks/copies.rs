@@ -18,6 +18,8 @@ const TEXT_BYTES: u32 = 4088;
 const WORDS: u64 = 4_000;
 /// Calls that a client has under way at once.
 const CALLS: u64 = 400;
+/// Messages of a stream: more than its server takes, so that most wait on the client's node for as long as the stream lives.
+const STREAM_MESSAGES: usize = 4;
 /// How long a client goes on before it is gone all at once, with all that it has under way.
 const STAY: Duration = Duration::from_secs(3);
 
@@ -59,12 +61,13 @@ fn flood(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(), 
     Ok(())
 }
 
-/// A stream that begins, and its message.
+/// A stream that begins, and its messages.
 fn stream(client: &mut Client, root: u32) -> Vec<Submission> {
-    let begin = client.begin(TALK);
+    let mut steps = vec![client.begin(TALK)];
     let mut message = RawApp::step(client.connection, client.call, Parts::MESSAGE);
     message.root = root;
-    vec![begin, message]
+    steps.resize(1 + STREAM_MESSAGES, message);
+    steps
 }
 
 /// Sends a slot through the ring once it has room; whether it did, for as long as the client stays.

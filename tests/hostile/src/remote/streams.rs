@@ -5,15 +5,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use provost_e2e::peer::Handshake;
+use provost_e2e::peer::{Claim, Handshake};
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, frame_kind};
-use provost_wire::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
+use provost_wire::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, SCHEMA_FIELDS_MAX};
 use zerocopy::IntoBytes;
 
 use super::{RemoteScene, connect_from};
 use crate::random::{AwkwardNumbers, Random};
-use crate::schema::bomb;
+use crate::schema::bomb_of;
 
 /// Connections of one attack that are open at once.
 const HELD_MAX: usize = 150;
@@ -27,6 +27,10 @@ pub const NEARLY_ALL_BYTES: u32 = 4 << 20;
 const NEARLY_ALL_CONNECTIONS: usize = 6;
 /// How often these are halved: the shortest have a kibibyte.
 const NEARLY_ALL_HALVINGS: u32 = 13;
+/// Handshakes that one address may have under way, of those that a node has where nothing else is configured.
+const HANDSHAKES_OF_ONE: usize = 16;
+/// Bytes of a schema with as many fields as one may have, at most.
+pub const LARGE_SCHEMA_BYTES: u64 = 1100 << 10;
 /// Between two rounds over all connections of an attack.
 const ROUND: Duration = Duration::from_millis(20);
 /// Between two connections of an attack that keeps none open: it is not to see how many connections the kernel can make.
@@ -191,19 +195,37 @@ pub fn garbage(scene: &RemoteScene, source: Ipv4Addr, random: &mut Random) {
     }
 }
 
-/// Handshakes with schemas that are short and of which every service reaches everything, each announced as another one.
+/// Handshakes with schemas as large as are read, each announced as another one: as many at once as one address may have.
 pub fn schema_bombs(scene: &RemoteScene, source: Ipv4Addr, random: &mut Random) {
-    let mut claim = scene.claim.clone();
-    claim.schema = bomb(500, 4, 4096);
-    while !scene.stop.is_set() {
-        claim.schema_hash = std::array::from_fn(|_| random.number() as u8);
-        let shaken = connect_from(source, scene.target).and_then(|stream| claim.try_shake_hands(stream));
-        match shaken {
-            Ok(Handshake::Refused(_)) => scene.report.count("schema bombs: refused"),
-            Ok(Handshake::Open(_)) => scene.report.finding("schema bombs: one was welcomed".to_owned()),
-            Ok(Handshake::HungUp) | Err(_) => scene.report.count("schema bombs: not answered"),
+    let bomb = bomb_of(&scene.claim.service, 1, 16, SCHEMA_FIELDS_MAX as i32 / 16);
+    assert!(bomb.len() as u64 <= LARGE_SCHEMA_BYTES, "{} bytes", bomb.len());
+    std::thread::scope(|scope| {
+        for _ in 0..HANDSHAKES_OF_ONE {
+            let mut claim = Claim {
+                schema: bomb.clone(),
+                ..scene.claim.clone()
+            };
+            let mut random = Random::new(random.number());
+            scope.spawn(move || {
+                while !scene.stop.is_set() {
+                    claim.schema_hash = std::array::from_fn(|_| random.number() as u8);
+                    offer_bomb(scene, source, &claim);
+                    std::thread::sleep(PAUSE);
+                }
+            });
         }
-        std::thread::sleep(PAUSE);
+    });
+}
+
+fn offer_bomb(scene: &RemoteScene, source: Ipv4Addr, claim: &Claim) {
+    let shaken = connect_from(source, scene.target).and_then(|stream| claim.try_shake_hands(stream));
+    match shaken {
+        Ok(Handshake::Refused(why)) if why.to_string().contains("does not have the hash") => {
+            scene.report.count("schema bombs: read and refused");
+        }
+        Ok(Handshake::Refused(_)) => scene.report.count("schema bombs: refused"),
+        Ok(Handshake::Open(_)) => scene.report.finding("schema bombs: one was welcomed".to_owned()),
+        Ok(Handshake::HungUp) | Err(_) => scene.report.count("schema bombs: not answered"),
     }
 }
 

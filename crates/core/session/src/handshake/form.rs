@@ -85,11 +85,15 @@ impl UnreadBytes {
             return Err(malformed("a header field that has no meaning here is not zero"));
         }
         let end = HEADER_BYTES + bytes as usize;
-        let Some(body) = self.bytes.get(HEADER_BYTES..end) else {
+        if self.bytes.len() < end {
+            // Growing by steps would leave behind as much again, in pieces that are too short for the next step.
+            self.bytes.reserve_exact(end - self.bytes.len());
             return Ok(None);
-        };
-        let body = body.to_vec();
-        self.bytes.drain(..end);
+        }
+        // A schema is long: what was read becomes the body, and little is left to be copied.
+        let rest = self.bytes.split_off(end);
+        let mut body = std::mem::replace(&mut self.bytes, rest);
+        body.drain(..HEADER_BYTES);
         Ok(Some((header.kind, body)))
     }
 

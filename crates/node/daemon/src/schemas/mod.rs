@@ -30,7 +30,7 @@ use compiling::CheckedSet;
 pub(crate) use compiling::compile;
 pub(crate) use methods::ServiceMethods;
 pub(crate) use opaque::{OpaqueServices, opaque_schema};
-pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SchemaWork};
+pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SMALL_BYTES_MAX, SchemaWork};
 
 /// Memory that all schemas may take, as [`memory_bytes`] estimates it.
 const MEMORY_BYTES_MAX: usize = 512 << 20;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::turns::{TurnBounds, TurnOwner, TurnQueue, WorkTurn};
 
 /// A descriptor set of at most so many bytes does not wait for larger ones.
-const SMALL_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// Schemas of apps that are compiled at once, of each of the two sizes.
 const AT_ONCE: TurnBounds = TurnBounds {
     node: 1,
