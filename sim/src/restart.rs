@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -177,11 +178,19 @@ impl Restart {
         };
         let mut saved = Vec::new();
         for (runtime, frozen) in node.runtimes.iter_mut().zip(frozen) {
-            let (answer, reply) = Answer::<io::Result<SavedApps>>::new();
-            frozen.save(around.clone(), reply);
+            let (answer, reply) = Answer::<io::Result<()>>::new();
+            let batches = Arc::new(Mutex::new(Vec::new()));
+            let taken = Arc::clone(&batches);
+            let take = move |batch: SavedApps| {
+                let mut apps = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                apps.extend(batch.apps);
+                ControlFlow::Continue(())
+            };
+            frozen.save(around.clone(), Box::new(take), reply);
             runtime.poll(clock.now())?;
-            let apps = answer.take().ok_or("a frozen runtime saves nothing")?;
-            saved.extend(apps.map_err(|error| error.to_string())?.apps);
+            let all = answer.take().ok_or("a frozen runtime saves nothing")?;
+            all.map_err(|error| error.to_string())?;
+            saved.append(&mut batches.lock().unwrap_or_else(PoisonError::into_inner));
         }
         saved.sort_by_key(|app| app.app);
         let is_damaged = self.plan == RestartPlan::DamagedState && !saved.is_empty();
