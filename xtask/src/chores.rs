@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::workspace::{Workspace, WorkspaceError, run};
+use crate::workspace::{Workspace, WorkspaceError, replace_with, run};
 use crate::{Complaints, hw};
 
 /// What to do with golden files.
@@ -113,7 +113,8 @@ fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Comp
     reported(run(&mut build))?;
     let mut command = workspace.program(DIST, "provost-insight-bench");
     command.args(arguments).env(BENCH_CACHE, bench_cache(workspace));
-    reported(run(&mut command))
+    // It keeps what it has measured when it is interrupted; who waited for it would not.
+    reported(Err(replace_with(&mut command)))
 }
 
 /// The benchmark of the simulated NIC, which starts no service.

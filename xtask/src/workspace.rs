@@ -1,6 +1,7 @@
 //! The workspace as `cargo metadata` tells it, and the commands that chores run in it.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -179,6 +180,13 @@ pub(crate) fn run(command: &mut Command) -> Result<(), WorkspaceError> {
             status,
         })
     }
+}
+
+/// Has a command go on in the place of this process; returns only if it cannot be started.
+pub(crate) fn replace_with(command: &mut Command) -> WorkspaceError {
+    eprintln!("xtask: {}", show(command));
+    let failure = command.exec();
+    start_error(command, failure)
 }
 
 fn metadata(arguments: &[&str]) -> Result<CargoMetadata, WorkspaceError> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use provost_insight::profile::{Component, Profile, Protocol};
 use provost_insight::workload::{WORKLOAD_BYTES_MAX, WorkloadCell, WorkloadFile};
-use provost_insight_probes::ProbeFailure;
 use provost_insight_probes::load::{LoadPace, LoadShape};
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
 use provost_insight_probes::proxies::{ProxyKind, ProxyVariant};
+use provost_insight_probes::{ProbeFailure, StopSignal};
 
 use crate::input::{read_text, refused, write_text};
 use provost_terminal::failure::{Exit, Failure};
@@ -22,6 +22,8 @@ pub(crate) const EXAMPLES: &str = "\
 Starts an echo server and a client of its own, drives the proxy between them, and takes turns with and without the proxy
 and with and without tracing. The profile says of each component which part of a message's latency and of the proxy's
 processor time it has, by which method, and what the method itself takes.
+
+^C ends it early: the profile then has what was measured, says that it is partial, and the exit status is 1.
 
 A proxy is envoy, nginx, haproxy or provostd (started with a configuration of this tool's), a command line in which {listen},
 {upstream}, {listen_port}, {upstream_port} and {protocol} are put in, or the id of a process that runs already; then
@@ -151,7 +153,10 @@ pub(crate) struct Options {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let order = order(options)?;
+    let order = ProfileOrder {
+        stop: stop_signal()?,
+        ..order(options)?
+    };
     let profile = take(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;
     let text = profile.to_json();
     write_text(options.out.as_deref(), &text)?;
@@ -165,6 +170,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
+/// By what an operator ends a measurement early.
+pub(crate) fn stop_signal() -> Result<StopSignal, Failure> {
+    StopSignal::of_operator(|line| eprintln!("{line}")).map_err(failure)
+}
+
 /// The exit status that tells scripts whether another machine, or another command line, would help.
 pub(crate) fn failure(failure: ProbeFailure) -> Failure {
     let exit = match failure {
@@ -173,7 +183,11 @@ pub(crate) fn failure(failure: ProbeFailure) -> Failure {
         ProbeFailure::Unavailable(_) => Exit::Refused,
         _ => Exit::Failed,
     };
-    Failure::new(exit, failure.to_string())
+    let told = match failure {
+        ProbeFailure::Stopped(_) => format!("{failure} before anything was measured"),
+        _ => failure.to_string(),
+    };
+    Failure::new(exit, told)
 }
 
 fn order(options: &Options) -> Result<ProfileOrder, Failure> {

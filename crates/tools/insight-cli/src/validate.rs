@@ -8,10 +8,12 @@ use provost_insight::profile::Protocol;
 use provost_insight_probes::application::ApplicationShape;
 use provost_insight_probes::profile::{ProfileOrder, ProfiledProxy};
 use provost_insight_probes::proxies::ProxyKind;
-use provost_insight_probes::validate::{PassagePart, ValidationOrder, ValidationReport, validate};
+use provost_insight_probes::validate::{
+    MeasuredApplication, PassagePart, ValidationOrder, ValidationReport, validate,
+};
 
 use crate::input::write_text;
-use crate::profile::failure;
+use crate::profile::{failure, stop_signal};
 use provost_terminal::failure::Failure;
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Align, Canvas, Table, clean};
@@ -19,7 +21,8 @@ use provost_terminal::table::{Align, Canvas, Table, clean};
 pub(crate) const EXAMPLES: &str = "\
 Starts small applications of several services (a chain, a fan-out, both mixed), each once with a proxy before every service
 and once without. Their latencies and the proxies' processor time are measured in turn, in the same rounds in which the
-proxy is profiled. Then the profile predicts what was measured.
+proxy is profiled. Then the profile predicts what was measured. ^C ends it early: what was measured is compared, with
+--profile-out kept, said to be partial, and the exit status is 1.
 
 Examples:
   provost insight validate --proxy envoy --quick
@@ -99,7 +102,8 @@ pub(crate) struct Options {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let order = order(options);
+    let mut order = order(options);
+    order.profile.stop = stop_signal()?;
     let (report, profile) = validate(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;
     if let Some(path) = &options.profile_out {
         write_text(Some(path), &profile.to_json())?;
@@ -108,7 +112,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         json_document(&report)?
     } else {
         draw(&report, Canvas::of_stdout())
-    })
+    })?;
+    match &report.partial {
+        // What was measured is kept, and scripts learn that it is not all.
+        Some(why) => Err(Failure::failed(format!("the validation is partial: {why}"))),
+        None => Ok(()),
+    }
 }
 
 fn order(options: &Options) -> ValidationOrder {
@@ -174,6 +183,12 @@ fn draw(report: &ValidationReport, canvas: Canvas) -> String {
             percent(one.cpu_error).into(),
         ]);
     }
+    if report.applications.is_empty() && report.unpredicted.is_empty() {
+        return "No application was measured.\n".to_owned();
+    }
+    if report.applications.is_empty() {
+        return unpredicted(&report.unpredicted, canvas);
+    }
     let error = |median: Option<f64>| median.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
     let mut out = format!(
         "{}\nmedian error: added latency {}, processor time {}; {:.0} % of the measured latencies lie in their intervals\n\
@@ -196,6 +211,27 @@ fn draw(report: &ValidationReport, canvas: Canvas) -> String {
         );
     }
     out + &passages(report)
+}
+
+/// What was measured, where a partial profile predicts nothing.
+fn unpredicted(applications: &[MeasuredApplication], canvas: Canvas) -> String {
+    let mut table = Table::new(&[
+        ("APPLICATION", Align::Left),
+        ("ROUNDS", Align::Right),
+        ("BASE µs", Align::Right),
+        ("ADDED µs", Align::Right),
+        ("CPU µs", Align::Right),
+    ]);
+    for one in applications {
+        table.row([
+            clean(&one.name).into(),
+            one.rounds.to_string().into(),
+            format!("{:.1}", one.base_us).into(),
+            format!("{:.1}", one.added_us).into(),
+            format!("{:.1}", one.cpu_us).into(),
+        ]);
+    }
+    table.draw(canvas)
 }
 
 /// One passage of each application, as the profile has it and as it was traced.

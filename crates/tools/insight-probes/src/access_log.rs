@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use provost_insight::access_log::{LogLineError, LoggedCall};
 
 use crate::failure::{Doing, ProbeFailure};
+use crate::stop::StopSignal;
 
 /// Envoy writes what it has logged at least so often, unless it is told otherwise.
 const FLUSH_TIME: Duration = Duration::from_secs(10);
@@ -52,8 +53,8 @@ impl GrowingLog {
     /// Waits until so many calls were logged, and reads the last ones: what came before may be of calls that were made before.
     ///
     /// # Errors
-    /// If there are no lines, or none that tells what they should.
-    pub(crate) fn read_slice(mut self, calls: usize) -> Result<LoggedSlice, ProbeFailure> {
+    /// If there are no lines, or none that tells what they should, or somebody asks to stop.
+    pub(crate) fn read_slice(mut self, calls: usize, stop: &StopSignal) -> Result<LoggedSlice, ProbeFailure> {
         let began = Instant::now();
         let mut text = Vec::new();
         loop {
@@ -66,6 +67,7 @@ impl GrowingLog {
             if lines >= calls || began.elapsed() > PATIENCE || text.len() as u64 >= SLICE_BYTES_MAX {
                 break;
             }
+            stop.check()?;
             std::thread::sleep(LOOK_INTERVAL);
         }
         let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
@@ -136,7 +138,7 @@ mod tests {
         let lines = ["7", "900000", "40000", "20000", "30000", "\"-\""].map(|time| line(time, 2000));
         file.write_all(lines.concat().as_bytes()).unwrap();
         file.write_all(b"{\"request_ns\"").unwrap();
-        let slice = log.read_slice(5).unwrap();
+        let slice = log.read_slice(5, &StopSignal::never()).unwrap();
         let expected = LoggedSlice {
             proxy_us: 37.0,
             upstream_us: 50.0,

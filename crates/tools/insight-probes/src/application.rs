@@ -9,6 +9,7 @@ use crate::failure::ProbeFailure;
 use crate::load::{EchoServer, ServiceCalls};
 use crate::profile::ProfiledProxy;
 use crate::proxies::{ProxyJob, RunningProxy, ServerAddress, free_address};
+use crate::stop::StopSignal;
 use crate::trace::HopPorts;
 
 /// How services call each other.
@@ -154,6 +155,7 @@ fn call_entry(id: &str, from: &str, after: Vec<String>, protocol: Protocol) -> C
 pub(crate) struct ApplicationProxies<'a> {
     pub(crate) proxy: &'a ProfiledProxy,
     pub(crate) filters: &'a [String],
+    pub(crate) stop: &'a StopSignal,
 }
 
 /// An application that runs.
@@ -201,7 +203,7 @@ impl RunningApplication {
                     variant: None,
                     access_log: None,
                 };
-                application.proxies.push(start_proxy(mesh.proxy, &job)?);
+                application.proxies.push(start_proxy(&mesh, &job)?);
                 application.hops.push(HopPorts {
                     proxy: Some(job.listen.port()),
                     server: reached_at.port(),
@@ -237,10 +239,10 @@ impl RunningApplication {
     }
 }
 
-fn start_proxy(proxy: &ProfiledProxy, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
-    match proxy {
-        ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, job),
-        ProfiledProxy::Command(command) => RunningProxy::start_command(command, job),
+fn start_proxy(mesh: &ApplicationProxies<'_>, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
+    match mesh.proxy {
+        ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, job, mesh.stop),
+        ProfiledProxy::Command(command) => RunningProxy::start_command(command, job, mesh.stop),
         ProfiledProxy::Running { .. } => Err(ProbeFailure::Invalid(
             "an application needs several proxies: name one, or a command line".into(),
         )),

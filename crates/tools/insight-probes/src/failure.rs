@@ -26,6 +26,9 @@ pub enum ProbeFailure {
     Proxy(String),
     #[error("load: {0}")]
     Load(String),
+    /// The operator wanted it to end; by which signal.
+    #[error("stopped by {0}")]
+    Stopped(&'static str),
     /// What was asked for is not to be had here.
     #[error("{0}")]
     Unavailable(String),

@@ -20,7 +20,9 @@ pub mod profile;
 pub mod proxies;
 mod proxy_configuration;
 pub mod stacks;
+mod stop;
 mod trace;
 pub mod validate;
 
 pub use failure::ProbeFailure;
+pub use stop::{StopSignal, StopSwitch};

@@ -13,6 +13,7 @@ use crate::machine;
 use crate::pacing::LoadWatch;
 use crate::proxies::RunningProxy;
 use crate::stacks::StackSample;
+use crate::stop::StopSignal;
 use crate::trace::{
     EventTracer, HopPorts, MessagePath, MessagePaths, MessagePhase, PhaseSums, PhaseTimes, ThreadTimeline,
     message_paths, middle_mean,
@@ -157,6 +158,7 @@ pub(crate) struct CellBench<'a> {
     ports: HopPorts,
     shape: LoadShape,
     slice: Duration,
+    stop: &'a StopSignal,
 }
 
 /// Before the first slice, so that connections, caches and branch predictors have seen the load.
@@ -168,10 +170,12 @@ impl<'a> CellBench<'a> {
         proxy: &'a mut RunningProxy,
         shape: LoadShape,
         slice: Duration,
+        stop: &'a StopSignal,
     ) -> Result<CellBench<'a>, ProbeFailure> {
-        let mut direct = LoadClient::connect(server, shape)?;
+        let mut direct = LoadClient::connect(server, shape)?.stopped_by(stop);
         let listen = proxy.listen();
-        let proxied = LoadClient::connect(listen, shape).and_then(|mut client| {
+        let proxied = LoadClient::connect(listen, shape).and_then(|client| {
+            let mut client = client.stopped_by(stop);
             client.run(WARMUP)?;
             Ok(client)
         });
@@ -187,6 +191,7 @@ impl<'a> CellBench<'a> {
             proxy,
             shape,
             slice,
+            stop,
         })
     }
 
@@ -215,7 +220,9 @@ impl<'a> CellBench<'a> {
                     let watch = LoadWatch::of(&self.proxy.processes())?;
                     let proxied = self.proxied()?;
                     pacing = Some(watch.pacing(self.shape.pace, &proxied.0)?);
-                    logged = log.map(|log| log.read_slice(proxied.0.count())).transpose()?;
+                    logged = log
+                        .map(|log| log.read_slice(proxied.0.count(), self.stop))
+                        .transpose()?;
                     slices.1 = Some(proxied);
                 }
                 SliceKind::Traced => {
@@ -346,9 +353,9 @@ fn path_mean(through: MessagePaths, without: MessagePaths) -> Option<PathMean> {
 
 /// A load fails because its proxy has ended more often than for a reason of its own.
 fn blame(proxy: &mut RunningProxy, failure: ProbeFailure) -> ProbeFailure {
-    match proxy.check_alive() {
-        Err(dead) => dead,
-        Ok(()) => failure,
+    match (proxy.check_alive(), &failure) {
+        (_, ProbeFailure::Stopped(_)) | (Ok(()), _) => failure,
+        (Err(dead), _) => dead,
     }
 }
 

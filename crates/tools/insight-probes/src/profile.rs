@@ -23,6 +23,7 @@ use crate::machine;
 use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
 use crate::proxies::{ProxyKind, ProxyVariant};
 use crate::stacks::{UserCode, UserShares};
+use crate::stop::StopSignal;
 use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
 use setup::{LogUse, ProxySetup, SetupDifference, setups};
 
@@ -67,6 +68,8 @@ pub struct ProfileOrder {
     pub methods: MethodChoice,
     /// Where a proxy that this tool does not configure logs each call, in the form of [`provost_insight::access_log`].
     pub access_log: Option<PathBuf>,
+    /// By what it is ended early; what was measured by then is kept.
+    pub stop: StopSignal,
 }
 
 /// Which rungs of the ladder are used.
@@ -97,6 +100,7 @@ impl ProfileOrder {
             slice: Duration::from_millis(250),
             methods: MethodChoice::Best,
             access_log: None,
+            stop: StopSignal::never(),
         }
     }
 
@@ -175,7 +179,8 @@ impl ProfileOrder {
     }
 }
 
-/// Takes a profile, and tells of its progress. A proxy that ends on the way leaves a profile that says it is partial.
+/// Takes a profile, and tells of its progress. A proxy that ends on the way, or an operator who
+/// stops it, leaves a profile that says it is partial.
 ///
 /// # Errors
 /// If nothing was measured at all.
@@ -319,7 +324,13 @@ impl<'a> ProfileSession<'a> {
         let is_bare = setup.difference.is_bare();
         let is_alone = shape.in_flight == 1;
         let server = setup.server.address();
-        let mut bench = CellBench::connect(server, &mut setup.proxy, shape, self.order.slice)?;
+        let mut bench = CellBench::connect(
+            server,
+            &mut setup.proxy,
+            shape,
+            self.order.slice,
+            &self.order.stop,
+        )?;
         let probes = CellProbes {
             tracer: self.tracer.as_mut(),
             events: is_bare && is_alone,
@@ -385,13 +396,13 @@ impl<'a> ProfileSession<'a> {
         let machine: MachineIdentity = machine::identity();
         let mut profile = Profile::new(ProfileOrigin::Measured, machine, identity);
         profile.taken_at = rfc3339(SystemTime::now());
-        profile.partial = failure.map(|failure| {
-            format!(
-                "ended after {} of {} measurements: {failure}",
-                self.runs.len(),
-                self.planned()
-            )
-        });
+        if let Some(failure) = failure {
+            let (measured, planned) = (self.runs.len(), self.cells() * self.order.repetitions as usize);
+            profile.partial = Some(format!(
+                "ended after {measured} of {planned} measurements: {failure}"
+            ));
+            profile.whole_rounds = Some((measured / self.cells()) as u32);
+        }
         // What logging costs is a cost of measuring.
         let usual = self.runs.iter().filter(|cell| !cell.difference.logs);
         profile.totals = usual.map(total).collect();
@@ -412,9 +423,9 @@ impl<'a> ProfileSession<'a> {
         Ok(profile)
     }
 
-    fn planned(&self) -> usize {
-        let cells: usize = (0..self.setups.len()).map(|at| self.shapes(at).len()).sum();
-        cells * self.order.repetitions as usize
+    /// Measurements of one round.
+    fn cells(&self) -> usize {
+        (0..self.setups.len()).map(|at| self.shapes(at).len()).sum()
     }
 
     /// The components of one run, from its critical path and the time that the proxy's threads ran.

@@ -2,16 +2,19 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use provost_insight::profile::{Component, Protocol, ProxyIdentity};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::failure::{Doing, ProbeFailure};
 use crate::machine;
 use crate::proxy_configuration as configuration;
+use crate::stop::StopSignal;
 
 /// How long a proxy may take until it accepts connections.
 const READY_TIME_MAX: Duration = Duration::from_secs(20);
@@ -189,6 +192,8 @@ pub struct RunningProxy {
     name: String,
     /// Of one that somebody else has started there is no child.
     child: Option<Child>,
+    /// How the child has ended.
+    ended: Option<ExitStatus>,
     process: u32,
     listen: SocketAddr,
     identity: ProxyIdentity,
@@ -200,8 +205,9 @@ impl RunningProxy {
     /// Starts a proxy that this tool knows.
     ///
     /// # Errors
-    /// If it is not installed, cannot do the job, or ends before it serves.
-    pub fn start(kind: ProxyKind, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
+    /// If it is not installed, cannot do the job, or ends before it serves, or somebody asks to stop.
+    pub fn start(kind: ProxyKind, job: &ProxyJob, stop: &StopSignal) -> Result<RunningProxy, ProbeFailure> {
+        stop.check()?;
         let program = kind.program()?;
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
         let text = configuration::of(kind, job, folder.path())?;
@@ -209,22 +215,28 @@ impl RunningProxy {
         fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let arguments = configuration::arguments(kind, &path, folder.path());
         let version = kind.version(&program);
-        RunningProxy::spawn(
+        let mut proxy = RunningProxy::spawn(
             kind.name(),
             &program,
             &arguments,
             job.listen,
             version,
             Some(folder),
-        )
+        )?;
+        proxy.wait_ready(stop)?;
+        Ok(proxy)
     }
 
     /// Starts a proxy by a command line, in which `{listen}`, `{listen_port}`, `{upstream}` and `{upstream_port}` are
     /// put in.
     ///
     /// # Errors
-    /// If it does not start, or ends before it serves.
-    pub fn start_command(command: &str, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
+    /// If it does not start, or ends before it serves, or somebody asks to stop.
+    pub fn start_command(
+        command: &str,
+        job: &ProxyJob,
+        stop: &StopSignal,
+    ) -> Result<RunningProxy, ProbeFailure> {
         let words: Vec<String> = command.split_whitespace().map(|word| put_in(word, job)).collect();
         let [program, arguments @ ..] = &words[..] else {
             return Err(ProbeFailure::Invalid("the proxy's command is empty".into()));
@@ -233,14 +245,16 @@ impl RunningProxy {
             .file_name()
             .map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned());
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
-        RunningProxy::spawn(
+        let mut proxy = RunningProxy::spawn(
             &name,
             Path::new(program),
             arguments,
             job.listen,
             String::new(),
             Some(folder),
-        )
+        )?;
+        proxy.wait_ready(stop)?;
+        Ok(proxy)
     }
 
     /// Takes a proxy that somebody else has started, and that passes calls on to the echo server already.
@@ -269,6 +283,7 @@ impl RunningProxy {
             },
             name,
             child: None,
+            ended: None,
             process,
             listen,
             folder: None,
@@ -299,10 +314,12 @@ impl RunningProxy {
             .stderr(output().doing(|| "write the proxy's log".into())?)
             .spawn()
             .doing(|| format!("start {}", program.display()))?;
-        let mut proxy = RunningProxy {
+        running_groups().push(child.id());
+        Ok(RunningProxy {
             name: name.into(),
             process: child.id(),
             child: Some(child),
+            ended: None,
             listen,
             identity: ProxyIdentity {
                 name: name.into(),
@@ -312,14 +329,13 @@ impl RunningProxy {
                 workers: 1,
             },
             folder,
-        };
-        proxy.wait_ready()?;
-        Ok(proxy)
+        })
     }
 
-    fn wait_ready(&mut self) -> Result<(), ProbeFailure> {
+    fn wait_ready(&mut self, stop: &StopSignal) -> Result<(), ProbeFailure> {
         let began = Instant::now();
         while TcpStream::connect(self.listen).is_err() {
+            stop.check()?;
             self.check_alive()?;
             if began.elapsed() > READY_TIME_MAX {
                 return Err(ProbeFailure::Proxy(format!(
@@ -339,11 +355,7 @@ impl RunningProxy {
     /// # Errors
     /// If it has ended; with the last lines that it wrote.
     pub fn check_alive(&mut self) -> Result<(), ProbeFailure> {
-        let status = match &mut self.child {
-            Some(child) => child.try_wait().doing(|| format!("wait for {}", self.name))?,
-            None => None,
-        };
-        match status {
+        match self.status()? {
             Some(status) => Err(ProbeFailure::Proxy(format!(
                 "{} ended ({status}){}",
                 self.name,
@@ -351,6 +363,29 @@ impl RunningProxy {
             ))),
             None if machine::is_alive(self.process) => Ok(()),
             None => Err(ProbeFailure::Proxy(format!("{} has ended", self.name))),
+        }
+    }
+
+    /// Whether the child has ended. Whatever else is in its group ends with it: afterwards the group's number may be somebody
+    /// else's.
+    fn status(&mut self) -> Result<Option<ExitStatus>, ProbeFailure> {
+        let Some(child) = &mut self.child else {
+            return Ok(None);
+        };
+        if self.ended.is_none() {
+            let ended = child.try_wait().doing(|| format!("wait for {}", self.name))?;
+            if ended.is_some() {
+                self.kill_group();
+            }
+            self.ended = ended;
+        }
+        Ok(self.ended)
+    }
+
+    fn kill_group(&self) {
+        let mut running = running_groups();
+        if let Some(at) = running.iter().position(|group| *group == self.process) {
+            kill_group(running.swap_remove(at));
         }
     }
 
@@ -388,11 +423,11 @@ impl RunningProxy {
 
 impl Drop for RunningProxy {
     fn drop(&mut self) {
-        let Some(child) = &mut self.child else {
+        if self.child.is_none() {
             return;
-        };
+        }
         let family = machine::family(self.process);
-        if let Ok(Some(_)) = child.try_wait() {
+        if let Ok(Some(_)) = self.status() {
             return;
         }
         let signal = |process: u32, signal| {
@@ -401,32 +436,58 @@ impl Drop for RunningProxy {
                 let _ = kill_process(process, signal);
             }
         };
-        signal(child.id(), Signal::TERM);
+        signal(self.process, Signal::TERM);
         let end = Instant::now() + END_TIME_MAX;
         while Instant::now() < end {
-            if let Ok(Some(_)) = child.try_wait() {
+            if let Ok(Some(_)) = self.status() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The workers first, or they would become somebody else's children.
+        // The workers first, or they would become somebody else's children. Some may have a group of their own.
         for process in family.into_iter().rev() {
             signal(process, Signal::KILL);
         }
-        let _ = child.wait();
+        self.kill_group();
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
     }
+}
+
+/// The groups of the proxies that this program has started and not ended yet.
+static RUNNING_GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn running_groups() -> MutexGuard<'static, Vec<u32>> {
+    RUNNING_GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kill_group(group: u32) {
+    if let Some(group) = Pid::from_raw(group.cast_signed()) {
+        // Mostly there is nobody left in it.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Ends all proxies that this program has started, for one that ends without putting them down.
+pub(crate) fn kill_running_proxies() {
+    running_groups().drain(..).for_each(kill_group);
 }
 
 /// Debian's tool that has the kernel end a program with the one that started it.
 const SETPRIV: &str = "/usr/bin/setpriv";
 
-/// Starts a program so that it does not outlive this one, even if this one is killed.
+/// Starts a program so that it does not outlive this one, even if this one is killed. A terminal's SIGINT, which is for this
+/// program and ends what is measured in order, does not reach the group that it is put into.
 fn command(program: &Path) -> Command {
-    if !Path::new(SETPRIV).exists() {
-        return Command::new(program);
-    }
-    let mut command = Command::new(SETPRIV);
-    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+    let mut command = if Path::new(SETPRIV).exists() {
+        let mut command = Command::new(SETPRIV);
+        command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.process_group(0);
     command
 }
 

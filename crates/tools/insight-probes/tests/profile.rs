@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use provost_insight::profile::{Component, Profile, Protocol, RateBound};
+use provost_insight_probes::StopSignal;
 use provost_insight_probes::doctor;
 use provost_insight_probes::filters;
 use provost_insight_probes::load::{EchoServer, LoadClient, LoadPace, LoadShape};
@@ -119,7 +120,7 @@ fn a_proxy_that_dies_leaves_a_profile_that_says_so() {
         variant: None,
         access_log: None,
     };
-    let proxy = RunningProxy::start(kind, &job).unwrap();
+    let proxy = RunningProxy::start(kind, &job, &StopSignal::never()).unwrap();
     let order = ProfileOrder {
         proxy: ProfiledProxy::Running {
             process: proxy.processes()[0],
@@ -260,7 +261,7 @@ fn every_filter_of_envoys_and_every_policy_of_a_nodes_lets_calls_pass() {
             variant: None,
             access_log: None,
         };
-        let _proxy = RunningProxy::start(kind, &job).unwrap();
+        let _proxy = RunningProxy::start(kind, &job, &StopSignal::never()).unwrap();
         let shape = LoadShape {
             protocol,
             size_bytes: 100,
@@ -273,7 +274,10 @@ fn every_filter_of_envoys_and_every_policy_of_a_nodes_lets_calls_pass() {
             filters: vec!["none".into()],
             ..job
         };
-        let refused = RunningProxy::start(kind, &unknown).err().unwrap().to_string();
+        let refused = RunningProxy::start(kind, &unknown, &StopSignal::never())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(refused.contains("no filter 'none': take "), "{refused}");
     }
 }
@@ -367,7 +371,7 @@ fn an_envoy_of_the_users_is_profiled_by_the_log_that_it_writes() {
         variant: None,
         access_log: Some(log.clone()),
     };
-    let proxy = RunningProxy::start(ProxyKind::Envoy, &job).unwrap();
+    let proxy = RunningProxy::start(ProxyKind::Envoy, &job, &StopSignal::never()).unwrap();
     let order = ProfileOrder {
         proxy: ProfiledProxy::Running {
             process: proxy.processes()[0],

@@ -33,6 +33,9 @@ pub enum FitError {
     /// There is nothing to fit.
     #[error("the profile has no observations: take one with `provost insight profile`")]
     Empty,
+    /// There is, but of no round is everything there.
+    #[error("the profile is partial, and no round is whole ({0}): take it anew")]
+    NoWholeRound(String),
 }
 
 /// What functions are kept by.
@@ -79,10 +82,13 @@ impl FunctionKey {
 pub fn fit(profile: &Profile) -> Result<FitSection, FitError> {
     let groups = groups(profile);
     if groups.is_empty() {
-        return Err(FitError::Empty);
+        return Err(match &profile.partial {
+            Some(reason) if !profile.observations.is_empty() => FitError::NoWholeRound(reason.clone()),
+            _ => FitError::Empty,
+        });
     }
-    let repetitions: BTreeSet<u32> = profile.observations.iter().map(|one| one.repetition).collect();
-    let mut remarks = Vec::new();
+    let repetitions: BTreeSet<u32> = profile.observations_to_use().map(|one| one.repetition).collect();
+    let mut remarks: Vec<String> = profile.partial_remark().into_iter().collect();
     if repetitions.len() < 3 {
         remarks.push(format!(
             "{} repetition(s): what differs between repetitions is hardly known; take at least 5",
@@ -103,7 +109,7 @@ pub fn fit(profile: &Profile) -> Result<FitSection, FitError> {
 /// The observations by what one function is fitted to.
 pub(crate) fn groups(profile: &Profile) -> BTreeMap<FunctionKey, Vec<&Observation>> {
     let mut groups: BTreeMap<FunctionKey, Vec<&Observation>> = BTreeMap::new();
-    for observation in &profile.observations {
+    for observation in profile.observations_to_use() {
         groups
             .entry(FunctionKey::of(observation))
             .or_default()

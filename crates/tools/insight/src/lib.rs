@@ -12,6 +12,7 @@ pub mod forest;
 mod ladder;
 pub mod model;
 pub mod pacing;
+mod partial;
 pub mod predict;
 pub mod profile;
 pub mod random;

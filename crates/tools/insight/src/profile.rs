@@ -51,6 +51,9 @@ pub struct Profile {
     /// Whether the profile is whole; why not, where it is not (the proxy died, a method was refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
+    /// Of a partial profile, how many rounds (repetitions from 0 on) were measured whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_rounds: Option<u32>,
     /// The methods that the machine granted, the best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ladder: Vec<LadderRung>,
@@ -541,6 +544,7 @@ impl Profile {
             proxy,
             regime: CoreRegime::Idle,
             partial: None,
+            whole_rounds: None,
             ladder: Vec::new(),
             methods: Vec::new(),
             observations: Vec::new(),

@@ -16,6 +16,7 @@ use crate::failure::ProbeFailure;
 use crate::load::LoadPace;
 use crate::profile::{ProfileOrder, ProfiledProxy, SumCheck, median, take_checked};
 use crate::proxies::ProxyKind;
+use crate::stop::StopSignal;
 
 use predictions::PredictionTally;
 pub use verdicts::{TargetOutcome, TargetVerdict};
@@ -51,6 +52,9 @@ pub struct InsightBench {
     pub missing: Vec<String>,
     /// What the run says about each target.
     pub verdicts: Vec<TargetVerdict>,
+    /// Whether the run is whole; why not, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
     /// What was predicted and measured, over all parts.
     #[serde(skip)]
     predicted: PredictionTally,
@@ -66,6 +70,8 @@ pub struct InsightBench {
     scope: BenchScope,
     #[serde(skip)]
     only: String,
+    #[serde(skip)]
+    stop: StopSignal,
 }
 
 /// Sizes at which sums are checked; the targets are about these two.
@@ -73,19 +79,21 @@ const CHECKED_SIZES: [usize; 2] = [100, 16384];
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Http1, Protocol::Grpc];
 
 impl InsightBench {
-    /// A bench of the setups whose names contain a text.
+    /// A bench of the setups whose names contain a text, which ends early by a signal.
     #[must_use]
-    pub fn new(scope: BenchScope, only: &str) -> InsightBench {
+    pub fn new(scope: BenchScope, only: &str, stop: StopSignal) -> InsightBench {
         InsightBench {
             cells: Vec::new(),
             missing: Vec::new(),
             verdicts: Vec::new(),
+            partial: None,
             predicted: PredictionTally::default(),
             envoy: Vec::new(),
             envoy_time: Duration::ZERO,
             failed: false,
             scope,
             only: only.into(),
+            stop,
         }
     }
 
@@ -130,10 +138,27 @@ impl InsightBench {
         if !name.contains(&self.only) {
             return;
         }
+        if let Err(stopped) = self.stop.check() {
+            self.partial = Some(stopped.to_string());
+            self.missing.push(format!("{name}: {stopped}"));
+            self.failed = true;
+            return;
+        }
         tell(name);
         if let Err(failure) = measure(self, tell) {
             self.failed |= !matches!(failure, ProbeFailure::Unavailable(_));
             self.missing.push(format!("{name}: {failure}"));
+        }
+    }
+
+    /// Says of a part that its figures are of less than was planned.
+    fn note_partial(&mut self, setup: &str, partial: Option<&String>) {
+        if let Some(why) = partial {
+            self.failed = true;
+            self.missing.push(format!(
+                "{setup}, whole: {why}; the figures above are of the rest"
+            ));
+            self.partial.get_or_insert_with(|| format!("{setup}: {why}"));
         }
     }
 
@@ -149,12 +174,16 @@ impl InsightBench {
             in_flight: vec![],
             repetitions: self.repetitions(),
             slice: Duration::from_millis(200),
+            stop: self.stop.clone(),
             ..ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol])
         }
     }
 
     fn order(&self, kind: ProxyKind, protocol: Protocol) -> ProfileOrder {
-        let usual = ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol]);
+        let usual = ProfileOrder {
+            stop: self.stop.clone(),
+            ..ProfileOrder::of(ProfiledProxy::BuiltIn(kind), vec![protocol])
+        };
         match (self.scope, kind) {
             // As users take it, so that its time is known.
             (BenchScope::Quick, ProxyKind::Envoy) => usual,
@@ -186,8 +215,11 @@ impl InsightBench {
             self.sum_cells(&name, &checks, size);
         }
         self.load_cells(&setup, &profile, &order);
+        self.note_partial(&setup, profile.partial.as_ref());
         if kind == ProxyKind::Envoy {
             self.judge_sums(protocol, &checks);
+        }
+        if kind == ProxyKind::Envoy && profile.partial.is_none() {
             self.envoy.push(profile);
             self.envoy_time += began.elapsed();
         }
@@ -414,6 +446,9 @@ impl InsightBench {
         for verdict in &self.verdicts {
             let _ = writeln!(text, "{verdict}");
         }
+        if let Some(why) = &self.partial {
+            let _ = writeln!(text, "partial: {why}");
+        }
         text
     }
 
@@ -455,7 +490,7 @@ mod tests {
 
     #[test]
     fn cells_have_setup_what_and_median() {
-        let mut bench = InsightBench::new(BenchScope::Quick, "nothing is called this");
+        let mut bench = InsightBench::new(BenchScope::Quick, "nothing is called this", StopSignal::never());
         bench.run(&mut |_| {});
         assert!(bench.cells.is_empty() && !bench.has_failed());
         bench.cell("one", "figure", vec![3.0, 1.0, 2.004], "us", None);

@@ -101,6 +101,7 @@ impl InsightBench {
             draws: DRAWS,
         };
         let (report, _) = validate(&order, tell)?;
+        self.note_partial(setup, report.partial.as_ref());
         self.predicted.foreign_cores.push(report.foreign_cores);
         for one in &report.applications {
             self.predicted.count(one.shape, one);

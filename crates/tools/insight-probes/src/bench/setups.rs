@@ -45,6 +45,7 @@ impl InsightBench {
             ProxyKind::Provostd => "provostd policies",
             _ => "envoy filters",
         };
+        self.note_partial(setup, profile.partial.as_ref());
         for (what, figure) in FIGURES {
             let over = |filters: &[String], round: u32| {
                 let of = |filters: &[String]| {
@@ -104,6 +105,7 @@ impl InsightBench {
         };
         let profile = take(&order, tell)?;
         let setup = format!("{} tcp {}", kind.name(), variant.name());
+        self.note_partial(&setup, profile.partial.as_ref());
         for size in &order.sizes_bytes {
             for (at, (what, figure)) in FIGURES.into_iter().enumerate() {
                 let saved = saved_per_cent(&profile, variant, *size, figure);

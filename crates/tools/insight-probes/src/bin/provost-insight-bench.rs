@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use provost_insight_probes::StopSignal;
 use provost_insight_probes::bench::{BenchScope, InsightBench};
 
 /// Profiles of Envoy, nginx and HAProxy, filters, and predictions, each beside what was measured otherwise.
@@ -29,7 +30,11 @@ fn main() -> ExitCode {
     } else {
         BenchScope::Full
     };
-    let mut bench = InsightBench::new(scope, &arguments.only);
+    let stop = match StopSignal::of_operator(|line| eprintln!("{line}")) {
+        Ok(stop) => stop,
+        Err(failure) => return failed(&failure.to_string()),
+    };
+    let mut bench = InsightBench::new(scope, &arguments.only, stop);
     bench.run(&mut |line| eprintln!("{line}"));
     print!("{}", bench.text());
     if let Some(path) = &arguments.json {

@@ -13,6 +13,7 @@ use super::slice::LoadSlice;
 use super::timer::ExactTimer;
 use super::{MESSAGE_BYTES_MAX, message};
 use crate::failure::{Doing, ProbeFailure};
+use crate::stop::StopSignal;
 
 /// Calls in flight at most.
 const IN_FLIGHT_MAX: usize = 1024;
@@ -54,6 +55,7 @@ pub struct LoadClient {
     paths: Vec<CallPath>,
     message: Bytes,
     shape: LoadShape,
+    stop: StopSignal,
 }
 
 impl LoadClient {
@@ -78,7 +80,17 @@ impl LoadClient {
             paths,
             message: message(shape.protocol, shape.size_bytes),
             shape,
+            stop: StopSignal::never(),
         })
+    }
+
+    /// The same client, whose slices fail as soon as somebody asks to stop.
+    #[must_use]
+    pub fn stopped_by(self, stop: &StopSignal) -> LoadClient {
+        LoadClient {
+            stop: stop.clone(),
+            ..self
+        }
     }
 
     /// Calls for so long, and longer if fewer than so many calls have ended by then: a busy machine may grant little.
@@ -127,11 +139,17 @@ impl LoadClient {
             }
             ended
         };
-        let in_time = async { tokio::time::timeout(time + PATIENCE, all).await };
+        let in_time = async {
+            tokio::select! {
+                biased;
+                stopped = self.stop.requested() => Err(stopped),
+                ended = tokio::time::timeout(time + PATIENCE, all) => ended
+                    .map_err(|_| ProbeFailure::Load(format!("a call had no answer within {PATIENCE:?}"))),
+            }
+        };
         let ended = self.runtime.block_on(in_time);
         let took = began.elapsed();
-        let ended =
-            ended.map_err(|_| ProbeFailure::Load(format!("a call had no answer within {PATIENCE:?}")))?;
+        let ended = ended?;
         let (mut latencies_ns, mut late) = (Vec::new(), 0);
         for caller in ended {
             let mut caller =

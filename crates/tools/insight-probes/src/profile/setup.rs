@@ -162,8 +162,8 @@ impl ProxySetup {
             access_log: own_log.clone(),
         };
         let proxy = match &order.proxy {
-            ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, &job)?,
-            ProfiledProxy::Command(command) => RunningProxy::start_command(command, &job)?,
+            ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, &job, &order.stop)?,
+            ProfiledProxy::Command(command) => RunningProxy::start_command(command, &job, &order.stop)?,
             ProfiledProxy::Running { process, listen, .. } => RunningProxy::adopt(*process, *listen)?,
         };
         Ok(ProxySetup {

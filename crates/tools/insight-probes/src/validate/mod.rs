@@ -33,7 +33,7 @@ pub struct ValidationOrder {
     pub draws: usize,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ValidationReport {
     /// One for each application, protocol and size.
     pub applications: Vec<ValidatedApplication>,
@@ -45,6 +45,27 @@ pub struct ValidationReport {
     pub cpu_error_median: Option<f64>,
     /// Cores' worth of other processes' work meanwhile, the median over the rounds.
     pub foreign_cores: f64,
+    /// Whether it is whole; why not, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    /// What was measured of applications that the profile predicts nothing of, as it is partial.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unpredicted: Vec<MeasuredApplication>,
+}
+
+/// An application that was measured, and not predicted.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeasuredApplication {
+    /// Its shape, protocol, size, and the filters of its proxies.
+    pub name: String,
+    /// How often it was measured.
+    pub rounds: usize,
+    /// Latency without proxies, in microseconds; medians over the rounds, as the others are.
+    pub base_us: f64,
+    /// What the proxies add to a request's latency.
+    pub added_us: f64,
+    /// The proxies' processor time for a request.
+    pub cpu_us: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -75,24 +96,34 @@ pub struct ValidatedApplication {
     pub passage: Vec<PassagePart>,
 }
 
-/// Profiles and measures in turn, then predicts and compares.
+/// Profiles and measures in turn, then predicts and compares. A proxy that ends on the way, or an operator who stops it, leaves
+/// a report that says it is partial.
 ///
 /// # Errors
-/// If a proxy cannot be started, or ends.
+/// If a proxy cannot be started, or nothing was measured.
 pub fn validate(
     order: &ValidationOrder,
     tell: &mut dyn FnMut(&str),
 ) -> Result<(ValidationReport, Profile), ProbeFailure> {
-    let (pairs, profile) = measure(order, tell)?;
-    let report = compare(&pairs, &profile, order.draws)?;
+    let (mut pairs, profile, partial) = measure(order, tell)?;
+    pairs.retain(|pair| !pair.rounds.is_empty());
+    let mut report = match (compare(&pairs, &profile, order.draws), &partial) {
+        (Err(failure), Some(why)) => ValidationReport {
+            partial: Some(format!("{why}; nothing is predicted: {failure}")),
+            unpredicted: pairs.iter().map(ApplicationPair::measured).collect(),
+            ..ValidationReport::default()
+        },
+        (compared, _) => compared?,
+    };
+    report.partial = report.partial.or(partial);
     Ok((report, profile))
 }
 
-/// Profiles and measures in turn.
+/// Profiles and measures in turn; says why not everything was measured, where it was not.
 fn measure(
     order: &ValidationOrder,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Vec<ApplicationPair>, Profile), ProbeFailure> {
+) -> Result<(Vec<ApplicationPair>, Profile, Option<String>), ProbeFailure> {
     let mut pairs = Vec::new();
     for protocol in &order.profile.protocols {
         for shape in &order.shapes {
@@ -111,13 +142,9 @@ fn measure(
         }
         tell(line);
     })?;
-    if let Some(failure) = failed {
-        return Err(failure);
-    }
-    if let Some(why) = &profile.partial {
-        return Err(ProbeFailure::Proxy(why.clone()));
-    }
-    Ok((pairs, profile))
+    let partial = profile.partial.clone();
+    let partial = partial.or_else(|| failed.map(|failure| failure.to_string()));
+    Ok((pairs, profile, partial))
 }
 
 /// An application without proxies, and the same with them.
@@ -141,6 +168,12 @@ struct ApplicationRound {
     traced: Option<TracedPassages>,
 }
 
+impl ApplicationRound {
+    fn added_us(&self) -> f64 {
+        self.proxied.middle_mean_us() - self.direct.middle_mean_us()
+    }
+}
+
 impl ApplicationPair {
     fn start(
         order: &ValidationOrder,
@@ -148,7 +181,9 @@ impl ApplicationPair {
         protocol: Protocol,
         size_bytes: usize,
     ) -> Result<ApplicationPair, ProbeFailure> {
-        let ProfileOrder { proxy, filters, .. } = &order.profile;
+        let ProfileOrder {
+            proxy, filters, stop, ..
+        } = &order.profile;
         // Bytes that a proxy does not understand pass no filter.
         let filters = if protocol == Protocol::Tcp {
             &[]
@@ -156,7 +191,7 @@ impl ApplicationPair {
             &filters[..]
         };
         let bare = RunningApplication::start(shape, protocol, None)?;
-        let mesh = ApplicationProxies { proxy, filters };
+        let mesh = ApplicationProxies { proxy, filters, stop };
         let meshed = RunningApplication::start(shape, protocol, Some(mesh))?;
         let load = LoadShape {
             protocol,
@@ -168,8 +203,8 @@ impl ApplicationPair {
             shape,
             load,
             filters: filters.to_vec(),
-            direct: LoadClient::connect(bare.front(), load)?,
-            proxied: LoadClient::connect(meshed.front(), load)?,
+            direct: LoadClient::connect(bare.front(), load)?.stopped_by(stop),
+            proxied: LoadClient::connect(meshed.front(), load)?.stopped_by(stop),
             _bare: bare,
             meshed,
             rounds: Vec::new(),
@@ -184,9 +219,10 @@ impl ApplicationPair {
         let processes = self.meshed.proxy_processes();
         let direct = self.direct.run_enough(slice, CALLS_MIN)?;
         let before = machine::run_time_ns(&processes)?;
-        let proxied = self.proxied.run_enough(slice, CALLS_MIN).or_else(|failure| {
-            self.meshed.check_alive()?;
-            Err(failure)
+        let proxied = self.proxied.run_enough(slice, CALLS_MIN);
+        let proxied = proxied.or_else(|failure| match failure {
+            ProbeFailure::Stopped(_) => Err(failure),
+            _ => self.meshed.check_alive().and(Err(failure)),
         })?;
         let after = machine::run_time_ns(&processes)?;
         let own: Vec<u32> = processes.iter().copied().chain([std::process::id()]).collect();
@@ -216,6 +252,27 @@ impl ApplicationPair {
             .map(|(component, draws)| (component.clone(), draws[0].latency_us))
             .collect();
         passages::parts(&rounds, &of_fit)
+    }
+
+    fn name(&self) -> String {
+        let LoadShape {
+            protocol, size_bytes, ..
+        } = self.load;
+        let mut name = format!("{} {protocol} {size_bytes} B", self.shape.name());
+        for filter in &self.filters {
+            name += &format!(" {filter}");
+        }
+        name
+    }
+
+    fn measured(&self) -> MeasuredApplication {
+        MeasuredApplication {
+            name: self.name(),
+            rounds: self.rounds.len(),
+            base_us: self.median_of(|round| round.direct.middle_mean_us()),
+            added_us: self.median_of(ApplicationRound::added_us),
+            cpu_us: self.median_of(|round| round.cpu_us),
+        }
     }
 
     fn median_of(&self, figure: impl Fn(&ApplicationRound) -> f64) -> f64 {
@@ -289,6 +346,8 @@ fn compare(
         latency_covered_share: covered as f64 / applications.len().max(1) as f64,
         foreign_cores: median(foreign.collect()).unwrap_or_default(),
         applications,
+        partial: None,
+        unpredicted: Vec::new(),
     })
 }
 
@@ -298,8 +357,13 @@ fn compared(
     rate: f64,
     proxies: usize,
 ) -> ValidatedApplication {
-    let measured = pair.median_of(|round| round.proxied.middle_mean_us() - round.direct.middle_mean_us());
-    let measured_cpu_us = pair.median_of(|round| round.cpu_us);
+    let MeasuredApplication {
+        name,
+        base_us,
+        added_us: measured,
+        cpu_us: measured_cpu_us,
+        ..
+    } = pair.measured();
     // Of cores, as much as one request takes.
     let per_request = |cores: f64| cores * 1e6 / rate;
     let cores = predicted.cpu.cores;
@@ -310,18 +374,11 @@ fn compared(
     };
     let added = predicted.added_us.mean;
     let components = predicted.requests.first().map(|request| &request.components_us);
-    let LoadShape {
-        protocol, size_bytes, ..
-    } = pair.load;
-    let mut name = format!("{} {protocol} {size_bytes} B", pair.shape.name());
-    for filter in &pair.filters {
-        name += &format!(" {filter}");
-    }
     ValidatedApplication {
         name,
         shape: pair.shape,
         proxies,
-        base_us: pair.median_of(|round| round.direct.middle_mean_us()),
+        base_us,
         measured_added_us: measured,
         predicted_added_us: added,
         latency_error: added.value / measured - 1.0,

@@ -21,7 +21,7 @@ pub(super) struct Resampling {
 
 impl Resampling {
     pub(super) fn new(profile: &Profile, draws: usize, random: &mut SeededRandom) -> Resampling {
-        let repetitions: BTreeSet<u32> = profile.observations.iter().map(|one| one.repetition).collect();
+        let repetitions: BTreeSet<u32> = profile.observations_to_use().map(|one| one.repetition).collect();
         let repetitions: Vec<u32> = repetitions.into_iter().collect();
         let count = repetitions.len();
         if count < 2 {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acg::Amount;
 use crate::fit::{FitError, FunctionKey, fit, groups};
+use crate::partial::{WHOLE_ROUNDS_MIN, whole_rounds};
 use crate::profile::{
     Component, MachineIdentity, Passage, PiecewiseFunction, Profile, ProfileOrigin, Protocol,
 };
@@ -85,6 +86,16 @@ pub enum ModelError {
         proxy: String,
         /// What was asked for.
         variant: String,
+    },
+    /// It ended before intervals could be told.
+    #[error(
+        "the profile is partial and has {has}, from which no interval can be told ({reason}): take it anew, with at least \
+         {WHOLE_ROUNDS_MIN} rounds"
+    )]
+    TooFewRounds {
+        /// The whole rounds, in words.
+        has: String,
+        reason: String,
     },
     #[error("{0} draws, at most {DRAWS_MAX} are made")]
     TooManyDraws(usize),
@@ -255,6 +266,14 @@ impl ProfileModel {
             Some(section) => section.clone(),
             None => fit(profile)?,
         };
+        if let (Some(reason), Some(rounds)) = (&profile.partial, profile.rounds_to_use())
+            && rounds < WHOLE_ROUNDS_MIN
+        {
+            return Err(ModelError::TooFewRounds {
+                has: whole_rounds(rounds),
+                reason: reason.clone(),
+            });
+        }
         let random = SeededRandom::new(seed);
         let groups = groups(profile);
         let resampling = Resampling::new(profile, draws, &mut random.fork(1));
@@ -536,9 +555,7 @@ fn warnings(profile: &Profile, resampling: &Resampling) -> Vec<String> {
             profile.proxy.name
         ));
     }
-    if let Some(reason) = &profile.partial {
-        warnings.push(format!("the profile is partial: {reason}"));
-    }
+    warnings.extend(profile.partial_remark());
     if !profile.observations.is_empty() && resampling.picks.is_empty() {
         warnings.push(
             "the profile has one repetition: intervals come from the scatter of its cells alone".to_owned(),
