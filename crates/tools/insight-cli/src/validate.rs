@@ -234,28 +234,35 @@ fn unpredicted(applications: &[MeasuredApplication], canvas: Canvas) -> String {
     table.draw(canvas)
 }
 
+/// What is predicted of a part, and what was measured.
+type PartFigures = fn(&PassagePart) -> (f64, f64);
+
 /// One passage of each application, as the profile has it and as it was traced.
 fn passages(report: &ValidationReport) -> String {
     let traced = || report.applications.iter().filter(|one| !one.passage.is_empty());
     if traced().next().is_none() {
         return "\nThe kernel grants no tracing here: a passage's parts are not compared.\n".to_owned();
     }
-    let mut out =
-        "\nOne passage through a proxy, predicted > traced on the path of the messages:\n".to_owned();
-    for one in traced() {
-        let parts = one.passage.iter().map(|part| {
-            let PassagePart {
-                component,
-                predicted_us,
-                measured_us,
-            } = part;
-            format!("{component} {predicted_us:.1} > {measured_us:.1}")
-        });
-        out += &format!(
-            "  {}: {}\n",
-            clean(&one.name),
-            parts.collect::<Vec<_>>().join(", ")
-        );
+    let figures: [(&str, PartFigures); 2] = [
+        ("predicted > traced on the path of the messages", |part| {
+            (part.predicted_us, part.measured_us)
+        }),
+        (
+            "processor time, predicted > counted by the scheduler and divided as traced",
+            |part| (part.predicted_cpu_us, part.measured_cpu_us),
+        ),
+    ];
+    let mut out = String::new();
+    for (title, figures) in figures {
+        out += &format!("\nOne passage through a proxy, {title}:\n");
+        for one in traced() {
+            let parts = one.passage.iter().map(|part| {
+                let (predicted, measured) = figures(part);
+                format!("{} {predicted:.1} > {measured:.1}", part.component)
+            });
+            let parts: Vec<String> = parts.collect();
+            out += &format!("  {}: {}\n", clean(&one.name), parts.join(", "));
+        }
     }
     out
 }

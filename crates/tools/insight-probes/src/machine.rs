@@ -1,5 +1,6 @@
 //! What this machine is, and what the kernel says of processes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -161,7 +162,12 @@ pub(crate) fn threads(processes: &[u32]) -> Vec<u32> {
 
 /// Nanoseconds that all threads of these processes have run.
 pub(crate) fn run_time_ns(processes: &[u32]) -> Result<u64, ProbeFailure> {
-    let mut sum = 0;
+    Ok(thread_run_times_ns(processes)?.into_values().sum())
+}
+
+/// Nanoseconds that each thread of these processes has run.
+pub(crate) fn thread_run_times_ns(processes: &[u32]) -> Result<BTreeMap<u32, u64>, ProbeFailure> {
+    let mut times = BTreeMap::new();
     for process in processes {
         let folder = format!("/proc/{process}/task");
         let tasks =
@@ -169,21 +175,22 @@ pub(crate) fn run_time_ns(processes: &[u32]) -> Result<u64, ProbeFailure> {
         for task in tasks.flatten() {
             // A thread may end between the two looks.
             let text = read(task.path().join("schedstat")).unwrap_or_default();
-            sum += text
+            let thread: Option<u32> = task.file_name().to_str().and_then(|name| name.parse().ok());
+            let ran = text
                 .split_whitespace()
                 .next()
-                .and_then(|number| number.parse::<u64>().ok())
-                .unwrap_or_default();
+                .and_then(|number| number.parse().ok());
+            times.extend(thread.zip(ran));
         }
     }
-    Ok(sum)
+    Ok(times)
 }
 
 /// How busy the cores have been since they were started.
 pub(crate) struct BusyTime {
     all_ticks: u64,
     began: std::time::Instant,
-    own_ns: std::collections::BTreeMap<u32, u64>,
+    own_ns: BTreeMap<u32, u64>,
 }
 
 impl BusyTime {
@@ -214,6 +221,22 @@ impl BusyTime {
             .sum();
         Ok((all - own_ns as f64 / 1e9 / seconds).max(0.0))
     }
+}
+
+/// Nanoseconds of all cores since the start that the scheduler counts to no thread: of interrupts, and of the hypervisor.
+pub(crate) fn unscheduled_ns() -> Result<u64, ProbeFailure> {
+    let ticks = unscheduled_ticks(&read("/proc/stat")?).unwrap_or_default();
+    Ok((ticks as f64 / TICKS_PER_SECOND * 1e9) as u64)
+}
+
+/// The first line's `irq`, `softirq` and `steal` (proc_stat(5)).
+fn unscheduled_ticks(text: &str) -> Option<u64> {
+    let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    fields
+        .skip(5)
+        .take(3)
+        .map(|field| field.parse::<u64>().ok())
+        .sum()
 }
 
 /// `USER_HZ`, which is the same on every machine that Linux still runs on but Alpha.
@@ -259,6 +282,10 @@ mod tests {
     #[test]
     fn idle_and_stolen_time_is_not_busy() {
         assert_eq!(busy_ticks("cpu  1 2 4 800 1600 8 16 3200 6400 0\n"), Some(31));
+        assert_eq!(
+            unscheduled_ticks("cpu  1 2 4 800 1600 8 16 3200 6400 0\n"),
+            Some(3224)
+        );
         assert_eq!(busy_ticks("cpu0 1 2"), None);
         assert_eq!(busy_ticks("cpu  x"), None);
     }

@@ -1,5 +1,6 @@
 //! One cell of a profile: the same load in turn without the proxy, through it, and through it while it is traced.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -58,6 +59,18 @@ pub(crate) struct TracedRun {
     pub(crate) path: Option<PathMean>,
     /// Events that found no room.
     pub(crate) lost: u64,
+    /// What may be between that sum and the scheduler's.
+    pub(crate) untold: UntoldTime,
+}
+
+/// Time that the scheduler and the events do not count alike, for a call, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UntoldTime {
+    /// What the scheduler counts of the proxy's threads of which there is no event.
+    pub(crate) unseen_us: f64,
+    /// Time of all cores that the scheduler counts to no thread, while the events of one that is interrupted go on: the most
+    /// that the events can have too much by it.
+    pub(crate) unscheduled_us: f64,
 }
 
 /// Means for a call.
@@ -293,12 +306,14 @@ impl<'a> CellBench<'a> {
     ) -> Result<TracedRun, ProbeFailure> {
         let (direct_recording, direct) = tracer.record(|| self.direct.run_enough(self.slice, CALLS_MIN))?;
         let direct = direct?;
-        let (recording, (outcome, from_ns, to_ns)) = tracer.record(|| {
+        let (recording, (outcome, from_ns, to_ns, before)) = tracer.record(|| {
+            let before = SchedulerCounts::now(processes);
             let from_ns = now_ns();
             let outcome = self.proxied();
-            (outcome, from_ns, now_ns())
+            (outcome, from_ns, now_ns(), before)
         })?;
         let (proxied, cpu_us) = outcome?;
+        let since = SchedulerCounts::now(processes)?.since(&before?);
         let threads = machine::threads(processes);
         let is_proxy = |thread| threads.contains(&thread);
         let timeline = ThreadTimeline::of(&recording.events);
@@ -330,7 +345,44 @@ impl<'a> CellBench<'a> {
             running: PhaseMean::of(&running),
             path,
             lost: recording.lost + direct_recording.lost,
+            untold: UntoldTime {
+                unseen_us: since.threads_ns(|thread| !timeline.knows(thread)) / 1e3 / calls,
+                unscheduled_us: since.unscheduled_ns as f64 / 1e3 / calls,
+            },
         })
+    }
+}
+
+/// What the kernel has counted until now.
+struct SchedulerCounts {
+    threads_ns: BTreeMap<u32, u64>,
+    unscheduled_ns: u64,
+}
+
+impl SchedulerCounts {
+    fn now(processes: &[u32]) -> Result<SchedulerCounts, ProbeFailure> {
+        Ok(SchedulerCounts {
+            threads_ns: machine::thread_run_times_ns(processes)?,
+            unscheduled_ns: machine::unscheduled_ns()?,
+        })
+    }
+
+    fn since(mut self, before: &SchedulerCounts) -> SchedulerCounts {
+        for (thread, time) in &mut self.threads_ns {
+            *time -= before
+                .threads_ns
+                .get(thread)
+                .copied()
+                .unwrap_or_default()
+                .min(*time);
+        }
+        self.unscheduled_ns = self.unscheduled_ns.saturating_sub(before.unscheduled_ns);
+        self
+    }
+
+    fn threads_ns(&self, is_meant: impl Fn(u32) -> bool) -> f64 {
+        let meant = self.threads_ns.iter().filter(|(thread, _)| is_meant(**thread));
+        meant.map(|(_, time)| *time as f64).sum()
     }
 }
 

@@ -223,6 +223,12 @@ pub struct SumCheck {
     pub cpu_sum_us: f64,
     /// What the scheduler has counted in the same slice.
     pub cpu_us: f64,
+    /// How much of that it counts to threads of which there is no event.
+    pub cpu_unseen_us: f64,
+    /// The most that the events can have too much by interrupts and the hypervisor, whose time the scheduler counts to no thread.
+    pub unscheduled_us: f64,
+    /// Events that found no room.
+    pub events_lost: u64,
     /// Calls a second while traced, as a share of those while not.
     pub rate_share: f64,
     /// Cores' worth of other processes' work.
@@ -380,6 +386,9 @@ impl<'a> ProfileSession<'a> {
                 traced_sum_us: crate::measure::total(&path.added_us(0.0)),
                 cpu_sum_us: crate::measure::total(&traced.running.times_us),
                 cpu_us: traced.cpu_us,
+                cpu_unseen_us: traced.untold.unseen_us,
+                unscheduled_us: traced.untold.unscheduled_us,
+                events_lost: traced.lost,
                 rate_share: traced.proxied.rate() / cell.run.proxied.rate(),
                 foreign_cores: cell.run.foreign_cores,
             })
@@ -652,7 +661,7 @@ impl<'a> ProfileSession<'a> {
 
 /// Times in the same proportion, whose sum is another: who is traced takes longer than its events are said to cost, as they also take the
 /// place of its own code and data in caches.
-fn scaled_to(times_us: PhaseTimes, whole_us: f64) -> PhaseTimes {
+pub(crate) fn scaled_to(times_us: PhaseTimes, whole_us: f64) -> PhaseTimes {
     let sum = crate::measure::total(&times_us);
     if sum > 0.0 && whole_us > 0.0 {
         times_us.map(|time| time * whole_us / sum)

@@ -283,8 +283,11 @@ impl InsightBench {
             }));
             let name = format!("envoy {protocol} {size} B: processor time within 5 %");
             let cpu = of(&|check| per_cent(check.cpu_sum_us, check.cpu_us));
-            self.verdicts
-                .extend(TargetVerdict::of_distance(name, &cpu, 5.0, "%"));
+            let verdict = TargetVerdict::of_distance(name, &cpu, 5.0, "%");
+            self.verdicts.extend(verdict.map(|verdict| TargetVerdict {
+                remark: unexplained_cpu(&meant),
+                ..verdict
+            }));
             let name = format!("envoy {protocol} {size} B: rate lost while traced under 10 %");
             let lost = of(&|check| (1.0 - check.rate_share) * 100.0);
             self.verdicts
@@ -477,6 +480,24 @@ fn unexplained(checks: &[&SumCheck]) -> String {
     )
 }
 
+/// What the events leave open of the scheduler's count, and what of that is known.
+fn unexplained_cpu(checks: &[&SumCheck]) -> String {
+    let of = |figure: fn(&SumCheck) -> f64| {
+        let figures = checks.iter().map(|check| figure(check));
+        median(figures.collect()).unwrap_or(f64::NAN)
+    };
+    format!(
+        "unexplained {:+.1} of {:.1} us; {:+.1} of it in threads without an event, interrupts and the hypervisor explain {:+.1} at most, {} events were lost; \
+         others used {:.2} cores",
+        of(|check| check.cpu_us - check.cpu_sum_us),
+        of(|check| check.cpu_us),
+        of(|check| check.cpu_unseen_us),
+        -of(|check| check.unscheduled_us),
+        checks.iter().map(|check| check.events_lost).sum::<u64>(),
+        of(|check| check.foreign_cores)
+    )
+}
+
 /// The pace at which calls were made in a cell; `None` where they were made as fast as they could.
 fn pace(load: &LoadCell, order: &ProfileOrder) -> Option<f64> {
     const NEAR: f64 = 0.1;
@@ -499,5 +520,34 @@ mod tests {
         assert_eq!(json["cells"][0]["median"], 2.0);
         assert_eq!(json["cells"].as_array().map(Vec::len), Some(1));
         assert!(bench.text().starts_with("one "));
+    }
+
+    #[test]
+    fn a_missed_sum_of_processor_time_says_what_is_known_of_the_rest() {
+        let check = |cpu_sum_us| SumCheck {
+            protocol: Protocol::Http1,
+            size_bytes: 100,
+            pace: LoadPace::Saturating,
+            sum_us: 50.0,
+            added_us: 50.0,
+            traced_added_us: 60.0,
+            traced_sum_us: 60.0,
+            cpu_sum_us,
+            cpu_us: 80.0,
+            cpu_unseen_us: 2.5,
+            unscheduled_us: 1.5,
+            events_lost: 7,
+            rate_share: 0.95,
+            foreign_cores: 0.25,
+        };
+        let mut bench = InsightBench::new(BenchScope::Quick, "", StopSignal::never());
+        bench.judge_sums(Protocol::Http1, &[70.0, 71.0, 72.0].map(check));
+        let judged = bench
+            .verdicts
+            .iter()
+            .find(|one| one.target.contains("100 B: processor time") && one.outcome == TargetOutcome::Missed);
+        let says = "unexplained +9.0 of 80.0 us; +2.5 of it in threads without an event, interrupts and the hypervisor explain -1.5 at \
+                    most, 21 events were lost; others used 0.25 cores";
+        assert_eq!(judged.unwrap().remark, says);
     }
 }

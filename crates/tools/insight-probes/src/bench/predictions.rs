@@ -1,5 +1,6 @@
 //! What was predicted beside what was measured, and how long many predictions take.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use provost_insight::forest::{ForestOptions, predict_forest};
@@ -38,6 +39,57 @@ pub(super) struct PredictionTally {
     sequential_errors: Vec<f64>,
     /// Cores' worth of others' work meanwhile, for each part of a run.
     foreign_cores: Vec<f64>,
+    latency_left: LeftOpen,
+    cpu_left: LeftOpen,
+}
+
+/// What predictions leave open of what was measured, in microseconds.
+#[derive(Debug, Default)]
+struct LeftOpen {
+    /// Measured, and measured less predicted, of each application.
+    measured_us: Vec<f64>,
+    missing_us: Vec<f64>,
+    /// Measured less predicted of a passage's parts.
+    parts_us: BTreeMap<String, Vec<f64>>,
+}
+
+impl LeftOpen {
+    fn count(&mut self, measured_us: f64, predicted_us: f64) {
+        self.measured_us.push(measured_us);
+        self.missing_us.push(measured_us - predicted_us);
+    }
+
+    fn count_part(&mut self, component: &str, missing_us: f64) {
+        self.parts_us
+            .entry(component.to_owned())
+            .or_default()
+            .push(missing_us);
+    }
+
+    /// What is open, and in which parts of a passage, those with the most first.
+    fn remark(&self) -> String {
+        let middle = |values: &[f64]| median(values.to_vec()).unwrap_or(f64::NAN);
+        let mut parts: Vec<(&String, f64)> = self
+            .parts_us
+            .iter()
+            .map(|(name, missing)| (name, middle(missing)))
+            .collect();
+        parts.sort_by(|left, right| right.1.abs().total_cmp(&left.1.abs()));
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|(name, us)| format!("{name} {us:+.1}"))
+            .collect();
+        let where_it_is = if parts.is_empty() {
+            "; nothing was traced, so nobody knows where".to_owned()
+        } else {
+            format!("; of each passage {}", parts.join(", "))
+        };
+        format!(
+            "unexplained {:+.1} of {:.1} us a request{where_it_is} (medians)",
+            middle(&self.missing_us),
+            middle(&self.measured_us)
+        )
+    }
 }
 
 impl PredictionTally {
@@ -45,6 +97,16 @@ impl PredictionTally {
         self.latency_errors.push(one.latency_error.abs() * 100.0);
         self.cpu_errors.push(one.cpu_error.abs() * 100.0);
         self.covered += usize::from(one.is_covered);
+        self.latency_left
+            .count(one.measured_added_us, one.predicted_added_us.value);
+        self.cpu_left
+            .count(one.measured_cpu_us, one.predicted_cpu_us.value);
+        for part in &one.passage {
+            let missing_us = part.measured_us - part.predicted_us;
+            self.latency_left.count_part(&part.component, missing_us);
+            let missing_us = part.measured_cpu_us - part.predicted_cpu_us;
+            self.cpu_left.count_part(&part.component, missing_us);
+        }
         if shape == ApplicationShape::Chain {
             self.sequential_errors.push(one.latency_error.abs() * 100.0);
         }
@@ -120,18 +182,14 @@ impl InsightBench {
             single("cpu error", one.cpu_error * 100.0, "%", Some(paper::PREDICTIONS));
             for part in &one.passage {
                 let component = &part.component;
-                single(
-                    &format!("a passage's {component} predicted"),
-                    part.predicted_us,
-                    "us",
-                    None,
-                );
-                single(
-                    &format!("a passage's {component} traced"),
-                    part.measured_us,
-                    "us",
-                    None,
-                );
+                for (what, value) in [
+                    ("predicted", part.predicted_us),
+                    ("traced", part.measured_us),
+                    ("cpu predicted", part.predicted_cpu_us),
+                    ("cpu measured", part.measured_cpu_us),
+                ] {
+                    single(&format!("a passage's {component} {what}"), value, "us", None);
+                }
             }
         }
         let covered = vec![report.latency_covered_share * 100.0];
@@ -149,35 +207,38 @@ impl InsightBench {
             covered,
             sequential_errors,
             foreign_cores,
+            latency_left,
+            cpu_left,
         } = &self.predicted;
         let foreign = median(foreign_cores.clone()).unwrap_or_default();
-        let verdicts = [
-            TargetVerdict::of_bound(
+        let errors = [
+            (
                 "predicted added latency: median error within 5 %",
                 latency_errors,
-                5.0,
-                "%",
+                latency_left.remark(),
             ),
-            TargetVerdict::of_bound(
+            (
                 "predicted added latency of chains alone: median error within 5 %",
                 sequential_errors,
-                5.0,
-                "%",
+                String::new(),
             ),
-            TargetVerdict::of_bound(
+            (
                 "predicted processor time: median error within 5 %",
                 cpu_errors,
-                5.0,
-                "%",
-            ),
-            TargetVerdict::of_share(
-                "measured latencies within their 90 % intervals: 85 to 97 %",
-                *covered,
-                latency_errors.len(),
-                (85.0, 97.0),
+                cpu_left.remark(),
             ),
         ];
-        let remarked = verdicts.into_iter().flatten().map(|mut verdict| {
+        let errors = errors.into_iter().map(|(target, errors, remark)| {
+            let verdict = TargetVerdict::of_bound(target, errors, 5.0, "%")?;
+            Some(TargetVerdict { remark, ..verdict })
+        });
+        let covered = TargetVerdict::of_share(
+            "measured latencies within their 90 % intervals: 85 to 97 %",
+            *covered,
+            latency_errors.len(),
+            (85.0, 97.0),
+        );
+        let remarked = errors.chain([covered]).flatten().map(|mut verdict| {
             let separator = if verdict.remark.is_empty() { "" } else { "; " };
             verdict.remark += &format!("{separator}others used {foreign:.2} cores");
             verdict
@@ -236,5 +297,41 @@ impl InsightBench {
                 .extend(TargetVerdict::of_bound(target, &[seconds], 60.0, "s"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_predictions_leave_open_is_said_with_the_parts_in_which_it_is() {
+        let mut left = LeftOpen::default();
+        assert!(left.remark().contains("nobody knows where"));
+        for (measured, predicted) in [(100.0, 80.0), (110.0, 80.0), (300.0, 260.0)] {
+            left.count(measured, predicted);
+            left.count_part("read", 1.0);
+            left.count_part("user", predicted - measured);
+        }
+        assert_eq!(
+            left.remark(),
+            "unexplained +30.0 of 110.0 us a request; of each passage user -30.0, read +1.0 (medians)"
+        );
+    }
+
+    #[test]
+    fn verdicts_of_predictions_have_remarks() {
+        let mut bench = InsightBench::new(crate::bench::BenchScope::Quick, "", crate::StopSignal::never());
+        bench.predicted.cpu_errors = vec![20.0, 21.0];
+        bench.predicted.cpu_left.count(100.0, 80.0);
+        bench.judge_predictions();
+        let [verdict] = &bench.verdicts[..] else {
+            panic!("{:?}", bench.verdicts)
+        };
+        assert!(
+            verdict.target.contains("processor time")
+                && verdict.remark.contains("unexplained +20.0 of 100.0"),
+            "{verdict}"
+        );
     }
 }

@@ -246,10 +246,15 @@ impl ApplicationPair {
 
     /// One passage, predicted and traced.
     fn passage(&self, predicted: &[(Component, Vec<ComponentCost>)]) -> Vec<PassagePart> {
-        let rounds: Vec<TracedPassages> = self.rounds.iter().filter_map(|round| round.traced).collect();
-        let of_fit: Vec<(Component, f64)> = predicted
+        let proxies = self.meshed.proxy_count() as f64;
+        let rounds: Vec<(TracedPassages, f64)> = self
+            .rounds
             .iter()
-            .map(|(component, draws)| (component.clone(), draws[0].latency_us))
+            .filter_map(|round| Some((round.traced?, round.cpu_us / proxies)))
+            .collect();
+        let of_fit: Vec<(Component, ComponentCost)> = predicted
+            .iter()
+            .map(|(component, draws)| (component.clone(), draws[0]))
             .collect();
         passages::parts(&rounds, &of_fit)
     }

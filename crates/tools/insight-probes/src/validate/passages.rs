@@ -1,6 +1,7 @@
 //! Where the time of a passage goes while its proxy works in an application, beside what the profile says of one that
 //! works alone.
 
+use provost_insight::model::ComponentCost;
 use provost_insight::profile::Component;
 use serde::Serialize;
 
@@ -8,8 +9,9 @@ use crate::application::RunningApplication;
 use crate::doctor;
 use crate::failure::ProbeFailure;
 use crate::load::LoadSlice;
-use crate::measure::PhaseMean;
-use crate::profile::{MethodChoice, median};
+use crate::machine;
+use crate::measure::{PhaseMean, now_ns};
+use crate::profile::{MethodChoice, median, scaled_to};
 use crate::trace::{
     EventTracer, HopPorts, MessagePhase, PhaseSums, PhaseTimes, ThreadTimeline, TraceEvent, message_paths,
     middle_mean,
@@ -24,6 +26,10 @@ pub struct PassagePart {
     pub predicted_us: f64,
     /// What was traced on the path of the messages.
     pub measured_us: f64,
+    /// Processor time, on the path and off it, as the profile says.
+    pub predicted_cpu_us: f64,
+    /// What the scheduler counted, divided as the traced events say.
+    pub measured_cpu_us: f64,
 }
 
 /// One round, in the mean over the proxies.
@@ -31,6 +37,8 @@ pub struct PassagePart {
 pub(super) struct TracedPassages {
     /// On the path of the messages, by phase.
     latency_us: PhaseTimes,
+    /// While the proxies' threads ran, by phase.
+    running_us: PhaseTimes,
 }
 
 /// Traces applications, where the kernel grants it.
@@ -69,10 +77,14 @@ impl PassageTracer {
             .flat_map(|hop| hop.proxy.into_iter().chain([hop.server]))
             .collect();
         self.tracer.watch(&processes, &ports)?;
-        let outcome = self.tracer.record(load);
+        let outcome = self.tracer.record(|| {
+            let from_ns = now_ns();
+            let slice = load();
+            (slice, from_ns, now_ns())
+        });
         self.tracer.watch(&[], &[])?;
-        let (recording, slice) = outcome?;
-        slice?;
+        let (recording, (slice, from_ns, to_ns)) = outcome?;
+        let passages = (slice?.count() * hops.len()) as f64;
         let timeline = ThreadTimeline::of(&recording.events);
         let mut latency_us = PhaseTimes::default();
         for hop in hops {
@@ -84,7 +96,17 @@ impl PassageTracer {
                 *sum += time / hops.len() as f64;
             }
         }
-        Ok(Some(TracedPassages { latency_us }))
+        let threads = machine::threads(&application.proxy_processes());
+        let is_proxy = |thread| threads.contains(&thread);
+        let running = PhaseSums {
+            times_ns: timeline.running_ns(from_ns, to_ns, is_proxy),
+            events: timeline.running_ends(from_ns, to_ns, is_proxy),
+        };
+        let running_us = PhaseMean::of(&running).net_us(self.event_cost_ns);
+        Ok(Some(TracedPassages {
+            latency_us,
+            running_us: running_us.map(|time| time / passages),
+        }))
     }
 }
 
@@ -130,20 +152,32 @@ const PARTS: [ComparedPart; 6] = [
     ComparedPart::new("ipc", &[MessagePhase::Ipc], |one| *one == Component::Ipc),
 ];
 
-/// The median over the rounds, beside what is predicted for one passage.
-pub(super) fn parts(rounds: &[TracedPassages], predicted: &[(Component, f64)]) -> Vec<PassagePart> {
+/// The median over the rounds, beside what is predicted for one passage. Each round has the processor time of its untraced
+/// slice: who is traced takes longer.
+pub(super) fn parts(
+    rounds: &[(TracedPassages, f64)],
+    predicted: &[(Component, ComponentCost)],
+) -> Vec<PassagePart> {
     let part = |part: &ComparedPart| {
-        let of_round = |round: &TracedPassages| {
+        let of = |times_us: &PhaseTimes| -> f64 {
             let phases = part.phases.iter();
-            phases.map(|phase| round.latency_us[*phase as usize]).sum()
+            phases.map(|phase| times_us[*phase as usize]).sum()
         };
-        let predicted = predicted
+        let latencies = rounds.iter().map(|(traced, _)| of(&traced.latency_us));
+        let running = rounds
             .iter()
-            .filter(|(component, _)| (part.is_meant)(component));
+            .map(|(traced, cpu_us)| of(&scaled_to(traced.running_us, *cpu_us)));
+        let meant = || {
+            predicted
+                .iter()
+                .filter(|(component, _)| (part.is_meant)(component))
+        };
         Some(PassagePart {
             component: part.name.to_owned(),
-            predicted_us: predicted.map(|(_, us)| us).sum(),
-            measured_us: median(rounds.iter().map(of_round).collect())?,
+            predicted_us: meant().map(|(_, cost)| cost.latency_us).sum(),
+            measured_us: median(latencies.collect())?,
+            predicted_cpu_us: meant().map(|(_, cost)| cost.cpu_us).sum(),
+            measured_cpu_us: median(running.collect())?,
         })
     };
     PARTS.iter().filter_map(part).collect()

@@ -7,6 +7,7 @@ use provost_insight::validation::ValidationResult;
 use super::*;
 use crate::profile::ProfiledProxy;
 use crate::proxies::ProxyKind;
+use crate::stop::StopSwitch;
 
 /// So many times too much is predicted of the falsified profile. No noise reaches as far.
 const FALSE_BY: f64 = 100.0;
@@ -69,6 +70,61 @@ fn a_wrong_prediction_is_told_from_what_was_measured() {
     assert_eq!(wrong.latency_covered_share, 0.0);
     assert!(wrong.latency_error_median.is_some_and(|error| error > 1.0));
     assert!(wrong.cpu_error_median.is_some_and(|error| error > 1.0));
+}
+
+/// Rounds that nobody waits for.
+const ENDLESS: u32 = 100_000;
+
+#[test]
+fn what_is_stopped_after_some_rounds_is_compared_and_said_to_be_partial() {
+    if ProxyKind::Haproxy.program().is_err() {
+        return provost_skip::missing("haproxy", ProxyKind::Haproxy.remedy());
+    }
+    let (switch, stop) = StopSwitch::new();
+    let order = ValidationOrder {
+        profile: ProfileOrder {
+            sizes_bytes: vec![100],
+            rates_per_s: vec![],
+            in_flight: vec![],
+            repetitions: ENDLESS,
+            slice: Duration::from_millis(30),
+            stop,
+            ..ProfileOrder::of(ProfiledProxy::BuiltIn(ProxyKind::Haproxy), vec![Protocol::Http1])
+        },
+        shapes: vec![ApplicationShape::Chain],
+        sizes_bytes: vec![100],
+        draws: 10,
+    };
+    let mut rounds = 0;
+    let (report, profile) = validate(&order, &mut |_| {
+        rounds += 1;
+        if rounds == 2 {
+            switch.stop("the test");
+        }
+    })
+    .unwrap();
+    let expected = "ended after 2 of 100000 measurements: stopped by the test";
+    assert_eq!(profile.partial.as_deref(), Some(expected));
+    assert_eq!(profile.whole_rounds, Some(2));
+    if profile.observations.is_empty() {
+        assert_eq!(report.unpredicted.len(), 1);
+        return provost_skip::forbidden("the kernel grants no BPF tracepoints: no prediction is made");
+    }
+    assert_eq!(report.partial.as_deref(), Some(expected));
+    let [chain] = &report.applications[..] else {
+        panic!("{report:?}")
+    };
+    assert!(chain.measured_cpu_us > 0.0 && chain.predicted_cpu_us.value > 0.0);
+    // The parts of a passage's processor time have the scheduler's sum, where enough was traced.
+    let parts: f64 = chain.passage.iter().map(|part| part.measured_cpu_us).sum();
+    let whole = chain.measured_cpu_us / chain.proxies as f64;
+    assert!(
+        chain.passage.is_empty() || (parts / whole - 1.0).abs() < 0.2,
+        "{parts} of {whole}"
+    );
+    // The JSON that reports read has it as well.
+    let text = serde_json::to_string(&report).unwrap();
+    assert!(text.contains("stopped by the test") && ValidationResult::parse(&text).is_ok());
 }
 
 /// Makes all components cost much more than they do, by the same in each repetition, so that the intervals are narrow.
