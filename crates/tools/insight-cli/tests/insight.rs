@@ -5,6 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use provost_insight::profile::Protocol;
+use provost_insight_probes::StopSignal;
+use provost_insight_probes::proxies::{ProxyJob, ProxyKind, RunningProxy, ServerAddress, free_address};
+
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/insight");
 
 fn insight(folder: &Path, arguments: &str) -> Output {
@@ -135,38 +139,78 @@ fn what_cannot_be_used_is_refused_with_its_place() {
     assert!(refused("acg derive text.txt").contains("--format"));
 }
 
-/// As the user nobody, who has no capability: what is missing is said with what to do, and sums are measured all the same.
-#[test]
-fn without_privileges_there_are_remedies_and_sums() {
-    const SETPRIV: &str = "/usr/bin/setpriv";
-    const NOBODY: &str = "65534";
-    let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    if !is_root || !Path::new(SETPRIV).exists() {
-        return provost_skip::forbidden("only root can give up privileges, and setpriv does that");
+/// The user nobody, who has no capability, with programs that he can run.
+struct UnprivilegedUser {
+    folder: tempfile::TempDir,
+    /// Programs of proxies, by the variables that name them.
+    programs: Vec<(&'static str, std::path::PathBuf)>,
+}
+
+impl UnprivilegedUser {
+    /// `None` where nobody can give up privileges.
+    fn new() -> Option<UnprivilegedUser> {
+        let is_root =
+            fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+        if !is_root || !Path::new(UnprivilegedUser::SETPRIV).exists() {
+            provost_skip::forbidden("only root can give up privileges, and setpriv does that");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(folder.path(), mode).unwrap();
+        let mut nobody = UnprivilegedUser {
+            folder,
+            programs: Vec::new(),
+        };
+        nobody.give(
+            Path::new(env!("CARGO_BIN_EXE_provost-insight")),
+            "provost-insight",
+        );
+        Some(nobody)
     }
-    // Where the user nobody can read the program.
-    let folder = tempfile::tempdir().unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(folder.path(), mode).unwrap();
-    let program = folder.path().join("provost-insight");
-    fs::copy(env!("CARGO_BIN_EXE_provost-insight"), &program).unwrap();
-    let run = |arguments: &[&str]| {
-        Command::new(SETPRIV)
-            .args([
-                "--reuid",
-                NOBODY,
-                "--regid",
-                NOBODY,
-                "--clear-groups",
-                "--no-new-privs",
-                "--",
-            ])
-            .arg(&program)
+
+    const SETPRIV: &str = "/usr/bin/setpriv";
+    const ID: &str = "65534";
+
+    /// Puts a program where he can read it.
+    fn give(&mut self, program: &Path, name: &str) -> std::path::PathBuf {
+        let given = self.folder.path().join(name);
+        if fs::hard_link(program, &given).is_err() {
+            fs::copy(program, &given).unwrap();
+        }
+        given
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let user = [
+            "--reuid",
+            UnprivilegedUser::ID,
+            "--regid",
+            UnprivilegedUser::ID,
+            "--clear-groups",
+        ];
+        Command::new(UnprivilegedUser::SETPRIV)
+            .args(user)
+            .args(["--no-new-privs", "--"])
+            .arg(self.folder.path().join("provost-insight"))
             .args(arguments)
+            .envs(self.programs.iter().map(|(name, path)| (name, path)))
             .current_dir("/")
             .output()
             .unwrap()
+    }
+}
+
+/// A profile of few calls.
+const BRIEF: [&str; 5] = ["--quick", "--repetitions", "1", "--slice", "50"];
+
+/// What is missing is said with what to do, and sums are measured all the same.
+#[test]
+fn without_privileges_there_are_remedies_and_sums() {
+    let Some(nobody) = UnprivilegedUser::new() else {
+        return;
     };
+    let run = |arguments: &[&str]| nobody.run(arguments);
     let report: serde_json::Value = serde_json::from_str(&stdout(&run(&["doctor", "--json"]))).unwrap();
     let checks = report["checks"].as_array().unwrap();
     let named = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
@@ -184,18 +228,10 @@ fn without_privileges_there_are_remedies_and_sums() {
         return provost_skip::missing("a proxy", "nginx or HAProxy: apt-get install haproxy");
     };
     let brief = [
-        "profile",
-        "--proxy",
-        proxy,
-        "--workload",
-        "echo-http",
-        "--quick",
-        "--repetitions",
-        "1",
-        "--slice",
-        "50",
+        &["profile", "--proxy", proxy, "--workload", "echo-http"][..],
+        &BRIEF,
     ];
-    let profile: serde_json::Value = serde_json::from_str(&stdout(&run(&brief))).unwrap();
+    let profile: serde_json::Value = serde_json::from_str(&stdout(&run(&brief.concat()))).unwrap();
     let notes = profile["notes"].to_string();
     assert!(
         notes.contains("only sums were measured; see `provost insight doctor`"),
@@ -203,6 +239,87 @@ fn without_privileges_there_are_remedies_and_sums() {
     );
     assert_eq!(profile["observations"].as_array().map(Vec::len), Some(0));
     assert_eq!(profile["totals"].as_array().map(Vec::len), Some(2));
+}
+
+/// Envoy is measured by its access log: the best rung that is left.
+#[test]
+fn without_privileges_envoy_is_measured_by_its_access_log() {
+    let Some(mut nobody) = UnprivilegedUser::new() else {
+        return;
+    };
+    let Ok(envoy) = ProxyKind::Envoy.program() else {
+        return provost_skip::missing("envoy", ProxyKind::Envoy.remedy());
+    };
+    let given = nobody.give(&envoy, "envoy");
+    nobody.programs.push(("ENVOY_BIN", given));
+    let arguments = [
+        &["profile", "--proxy", "envoy", "--workload", "echo-http"][..],
+        &BRIEF,
+    ];
+    let text = stdout(&nobody.run(&arguments.concat()));
+    let profile: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let notes = profile["notes"].to_string();
+    let says = "the kernel grants no BPF tracepoints: sums were measured, and what the access log tells; see `provost insight doctor`";
+    assert!(notes.contains(says), "{notes}");
+    let entries = |name: &str| profile[name].as_array().unwrap().clone();
+    let granted = |method: &str| {
+        let ladder = entries("ladder");
+        let rung = ladder.iter().find(|rung| rung["method"] == method).unwrap();
+        rung["granted"].as_bool().unwrap()
+    };
+    assert!(granted("access_log") && !granted("tp_btf"), "{text}");
+    // Of each size what Envoy takes within itself, and the rest.
+    assert_eq!((entries("totals").len(), entries("observations").len()), (2, 4));
+    let methods = entries("methods");
+    let within = methods
+        .iter()
+        .find(|one| one["component"] == "other_user")
+        .unwrap();
+    assert_eq!(within["method"], "access_log");
+    assert!(within["overhead_us_per_message"].is_number(), "{methods:?}");
+}
+
+/// What another user has started is measured by sums, though its program is hidden.
+#[test]
+fn without_privileges_another_users_proxy_has_sums() {
+    let Some(nobody) = UnprivilegedUser::new() else {
+        return;
+    };
+    if ProxyKind::Haproxy.program().is_err() {
+        return provost_skip::missing("haproxy", ProxyKind::Haproxy.remedy());
+    }
+    let upstream = free_address().unwrap();
+    let job = ProxyJob {
+        protocol: Protocol::Http1,
+        listen: free_address().unwrap(),
+        upstream: ServerAddress::Tcp(upstream),
+        filters: vec![],
+        variant: None,
+        access_log: None,
+    };
+    let proxy = RunningProxy::start(ProxyKind::Haproxy, &job, &StopSignal::never()).unwrap();
+    let process = proxy.processes()[0].to_string();
+    let (listen, port) = (job.listen.to_string(), upstream.port().to_string());
+    let whose = ["profile", "--proxy", &process, "--workload", "echo-http"];
+    let place = ["--listen", &listen, "--upstream-port", &port];
+    let arguments = [&whose[..], &place, &BRIEF].concat();
+    let profile: serde_json::Value = serde_json::from_str(&stdout(&nobody.run(&arguments))).unwrap();
+    assert_eq!(profile["proxy"]["name"], "haproxy");
+    let totals = profile["totals"].as_array().unwrap();
+    assert!(
+        totals.len() == 2 && totals.iter().all(|one| one["added_cpu_us"].as_f64() > Some(0.0)),
+        "{totals:?}"
+    );
+    drop(proxy);
+    let ended = nobody.run(&arguments);
+    assert_eq!(ended.status.code(), Some(1));
+    let why = stderr(&ended);
+    assert!(
+        why.contains(&format!(
+            "there is no process {process}, or none that this user can see"
+        )),
+        "{why}"
+    );
 }
 
 #[test]

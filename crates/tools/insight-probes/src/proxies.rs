@@ -263,16 +263,19 @@ impl RunningProxy {
     /// If there is no such process.
     pub fn adopt(process: u32, listen: SocketAddr) -> Result<RunningProxy, ProbeFailure> {
         if !machine::is_alive(process) {
-            return Err(ProbeFailure::Proxy(format!("there is no process {process}")));
+            let why = format!("there is no process {process}, or none that this user can see");
+            return Err(ProbeFailure::Proxy(why));
         }
-        let program = fs::read_link(format!("/proc/{process}/exe"))
-            .doing(|| format!("find the program of process {process}"))?;
+        // Another user's program is hidden; what it takes is not.
+        let program = fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
         let command = machine::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        let name = program
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let version = ProxyKind::named(&name).map(|kind| kind.version(&program));
+        let called = || machine::read(format!("/proc/{process}/comm")).unwrap_or_default();
+        let name = program.file_name().map_or_else(
+            || called().trim().to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        );
+        let known = ProxyKind::named(&name).filter(|_| program.is_file());
+        let version = known.map(|kind| kind.version(&program));
         Ok(RunningProxy {
             identity: ProxyIdentity {
                 name: name.clone(),
