@@ -153,6 +153,14 @@ fn repeats_and_probability_count_as_often_as_they_happen() {
     ]);
     let prediction = added(&at_once, &sidecars());
     assert!(prediction.added_us.mean.value < truth(6.0) && prediction.added_us.mean.value > truth(3.2));
+    // Of processor time each repeat has its own.
+    let passage_us = SyntheticProxy::example().round_trip_cpu_us(Protocol::Grpc, 100.0, 100.0, &[]);
+    let cores = 100.0 * 21.0 * passage_us / 1e6;
+    assert!(
+        near(prediction.cpu.cores.value, cores),
+        "{:?} {cores}",
+        prediction.cpu.cores
+    );
 }
 
 #[test]
