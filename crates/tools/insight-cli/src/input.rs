@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use provost_insight::acg::{ACG_BYTES_MAX, AnnotatedGraph, CallGraph};
 use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, check_machine};
 use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, ProxyPlacement};
-use provost_insight::profile::{PROFILE_BYTES_MAX, Profile, Protocol};
+use provost_insight::profile::{PROFILE_BYTES_MAX, PROFILE_FORMAT, Profile, Protocol};
 
 use crate::machine::this_machine;
 use provost_terminal::failure::{Exit, Failure};
@@ -44,15 +44,42 @@ pub(crate) fn refused(path: &Path, problem: impl std::fmt::Display) -> Failure {
 /// Reads a profile.
 pub(crate) fn read_profile(path: &Path) -> Result<Profile, Failure> {
     let text = read_text(path, PROFILE_BYTES_MAX)?;
+    if !is_json(&text) {
+        let problem = "no profile: one is JSON, and `provost insight profile` writes it";
+        return Err(refused(path, problem));
+    }
     Profile::parse(&text).map_err(|error| refused(path, error))
 }
 
 /// Reads a call graph.
 pub(crate) fn read_graph(path: &Path) -> Result<CallGraph, Failure> {
     let text = read_text(path, ACG_BYTES_MAX)?;
+    if is_json(&text) && text.contains(PROFILE_FORMAT) {
+        let problem = "a profile, and no graph: `provost insight acg derive` makes one from traces";
+        return Err(refused(path, problem));
+    }
     AnnotatedGraph::parse(&text)
         .and_then(CallGraph::new)
         .map_err(|error| refused(path, error))
+}
+
+fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+/// Makes sure that a file can be written, before something that takes long and would be lost.
+pub(crate) fn check_output(path: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let was_there = path.exists();
+    let opened = File::options().create(true).append(true).open(path);
+    opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    if !was_there {
+        // Nothing is in it yet.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// Writes a file, or to standard output where none is named.

@@ -13,7 +13,7 @@ use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy,
 use provost_insight_probes::proxies::{ProxyKind, ProxyVariant};
 use provost_insight_probes::{ProbeFailure, StopSignal};
 
-use crate::input::{read_text, refused, write_text};
+use crate::input::{check_output, read_text, refused, write_text};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::output::print;
 use provost_terminal::table::{Align, Canvas, Table, clean};
@@ -98,6 +98,9 @@ impl ProfiledVariant {
     }
 }
 
+/// A slice is no longer: ten minutes.
+const SLICE_MS_MAX: u64 = 600_000;
+
 /// Options of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -128,10 +131,10 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "VARIANT")]
     variant: Vec<ProfiledVariant>,
     /// How often everything is measured
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
     /// Length of each slice of a measurement, in milliseconds
-    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=SLICE_MS_MAX))]
     slice: Option<u64>,
     /// Measure only sums, by runs with and without the proxy
     #[arg(long)]
@@ -153,6 +156,7 @@ pub(crate) struct Options {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    check_output(options.out.as_deref())?;
     let order = ProfileOrder {
         stop: stop_signal()?,
         ..order(options)?

@@ -7,7 +7,7 @@ use provost_insight::change::{RankingFigure, compare, usual_changes, what_if};
 use provost_insight::report::{ReportContents, render};
 use provost_insight::validation::ValidationResult;
 
-use crate::input::{self, read_graph, read_text, refused, write_text};
+use crate::input::{self, check_output, read_graph, read_text, refused, write_text};
 use crate::whatif::{refused_prediction, setups};
 use provost_terminal::failure::{Exit, Failure};
 
@@ -45,6 +45,12 @@ pub(crate) struct Options {
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let asked = &options.asked;
+    check_output(options.out.as_deref())?;
+    let validation = options
+        .validation
+        .as_ref()
+        .map(|path| read_validation(path))
+        .transpose()?;
     let graph = read_graph(&asked.acg)?;
     let (_, model) = asked.model.model(&asked.profile, &graph.source.machine)?;
     let (reference, others) = setups(&graph, asked, options.provost.as_ref())?;
@@ -61,11 +67,6 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         &predict_options,
     )
     .map_err(refused_prediction)?;
-    let validation = options
-        .validation
-        .as_ref()
-        .map(|path| read_validation(path))
-        .transpose()?;
     let contents = ReportContents {
         title: &options.title,
         graph: &graph,

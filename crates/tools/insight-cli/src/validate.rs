@@ -12,7 +12,7 @@ use provost_insight_probes::validate::{
     MeasuredApplication, PassagePart, ValidationOrder, ValidationReport, validate,
 };
 
-use crate::input::write_text;
+use crate::input::{check_output, write_text};
 use crate::profile::{failure, stop_signal};
 use provost_terminal::failure::Failure;
 use provost_terminal::output::{json_document, print};
@@ -102,6 +102,7 @@ pub(crate) struct Options {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    check_output(options.profile_out.as_deref())?;
     let mut order = order(options);
     order.profile.stop = stop_signal()?;
     let (report, profile) = validate(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;

@@ -1,20 +1,21 @@
 //! `provost insight whatif` and `compare`: what would save most.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use provost_insight::acg::CallGraph;
 use provost_insight::change::{
     ComparedSetup, Comparison, RankingFigure, SetupChange, compare, usual_changes, what_if,
 };
+use provost_insight::model::ProfileModel;
 use provost_insight::predict::{MeshSetup, PredictError, Prediction, ProxyPlacement, predict};
-use provost_insight::profile::Protocol;
+use provost_insight::profile::{Profile, Protocol};
 
 use crate::input::{self, read_graph};
 use crate::predict::{draw_remarks, interval_cores, interval_us};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::output::{json_document, print};
-use provost_terminal::table::{Align, Canvas, Look, Table};
+use provost_terminal::table::{Align, Canvas, Look, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Changes: filter+NAME, filter-NAME, mode=tcp|http1|http2|grpc|provost, per-node, COMPONENT/FACTOR (so many times faster, such as
@@ -133,6 +134,9 @@ pub(crate) fn setups(
         placement,
         ..asked.setup.setup(&name)
     };
+    let other = provost
+        .map(|path| other_model(path, asked, graph, &profile))
+        .transpose()?;
     let proxy = &profile.proxy.name;
     let reference = placed(format!("{proxy} beside every service"), ProxyPlacement::Sidecars);
     let reference = predict(graph, &model, &reference, &options).map_err(refused_prediction)?;
@@ -143,12 +147,7 @@ pub(crate) fn setups(
     ] {
         others.push(predict(graph, &model, &placed(name, placement), &options).map_err(refused_prediction)?);
     }
-    if let Some(path) = provost {
-        let (other, model) = asked.model.model(path, &graph.source.machine)?;
-        if other.regime != profile.regime {
-            let problem = "the two profiles were taken in different regimes (cores that halt, and cores that do not): take both in one";
-            return Err(input::refused(path, problem));
-        }
+    if let Some((other, model)) = other {
         let mut setup = placed(other.proxy.name.clone(), ProxyPlacement::Sidecars);
         // A node between clients and servers of gRPC was profiled with what they speak.
         if model.knows(Protocol::Provost) {
@@ -157,6 +156,21 @@ pub(crate) fn setups(
         others.push(predict(graph, &model, &setup, &options).map_err(refused_prediction)?);
     }
     Ok((reference, others))
+}
+
+/// The profile that is compared with another one, and its model.
+fn other_model(
+    path: &Path,
+    asked: &input::Prediction,
+    graph: &CallGraph,
+    profile: &Profile,
+) -> Result<(Profile, ProfileModel), Failure> {
+    let (other, model) = asked.model.model(path, &graph.source.machine)?;
+    if other.regime != profile.regime {
+        let problem = "the two profiles were taken in different regimes (cores that halt, and cores that do not): take both in one";
+        return Err(input::refused(path, problem));
+    }
+    Ok((other, model))
 }
 
 fn show(found: &Comparison, is_json: bool) -> Result<(), Failure> {
@@ -206,12 +220,16 @@ fn draw(found: &Comparison, canvas: Canvas) -> String {
     let mut out = Look::Heading.paint("Average request, weighted by rate; 90 % intervals", canvas) + "\n";
     out += &table.draw(canvas);
     if let Some(best) = found.setups.iter().find(|one| is_sure(one)) {
-        out += &format!(
-            "\nsaves most: {}\n",
-            provost_terminal::table::clean(&best.prediction.setup)
-        );
+        out += &format!("\nsaves most: {}\n", clean(&best.prediction.setup));
     }
-    out + &draw_remarks(&found.reference)
+    out += &draw_remarks(&found.reference);
+    for one in &found.setups {
+        let told = |warning: &&String| !found.reference.warnings.contains(warning);
+        for warning in one.prediction.warnings.iter().filter(told) {
+            out += &format!("note: {}: {}\n", clean(&one.prediction.setup), clean(warning));
+        }
+    }
+    out
 }
 
 /// Whether a setup surely saves something.

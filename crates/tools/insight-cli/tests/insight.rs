@@ -135,6 +135,40 @@ fn what_cannot_be_used_is_refused_with_its_place() {
     )
     .unwrap();
     assert!(refused("fit old.json").contains("version 0"));
+    // Files in each other's place, and folders in that of files.
+    assert!(refused("predict acg.yaml --profile acg.yaml").contains("no profile: one is JSON"));
+    assert!(
+        refused("predict EXAMPLES/profile-proxy.json --profile EXAMPLES/profile-proxy.json")
+            .contains("a profile, and no graph")
+    );
+    let model = "--profile EXAMPLES/profile-proxy.json";
+    assert!(refused(&format!("compare acg.yaml {model} --provost acg.yaml")).contains("no profile"));
+    assert!(refused(&format!("report acg.yaml {model} --validation acg.yaml")).contains("validate --json"));
+    fs::write(
+        folder.path().join("unknown.yaml"),
+        text.replace("machine: synthetic", "machin: synthetic"),
+    )
+    .unwrap();
+    let unknown = refused("acg show unknown.yaml");
+    assert!(
+        unknown.contains("unknown field `machin`") && unknown.matches("line ").count() == 1,
+        "{unknown}"
+    );
+    for (arguments, says) in [
+        (
+            "profile --proxy haproxy --out /nowhere/profile.json",
+            "/nowhere/profile.json: No such file",
+        ),
+        ("profile --proxy haproxy --out .", "Is a directory"),
+        ("profile --proxy haproxy --slice 0", "0 is not in 1.."),
+        ("profile --proxy haproxy --repetitions 0", "0 is not in 1.."),
+        ("fit .", "Is a directory"),
+        ("profil", "a similar subcommand exists: 'profile'"),
+    ] {
+        let output = insight(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments}: {}", stderr(&output));
+    }
     fs::write(folder.path().join("text.txt"), "hello").unwrap();
     assert!(refused("acg derive text.txt").contains("--format"));
 }
@@ -357,7 +391,16 @@ fn an_application_is_measured_beside_its_prediction_and_the_profile_is_kept() {
     // What cannot be is refused before anything is measured.
     for (arguments, status, reason) in [
         ("--rounds 0", 2, "0 is not in 1.."),
-        ("--proxy nobody-has-this", 1, "nobody-has-this"),
+        (
+            "--proxy nobody-has-this",
+            5,
+            "neither a proxy that this tool configures (envoy, nginx, haproxy, provostd) nor a program",
+        ),
+        (
+            "--proxy haproxy --profile-out /nowhere/profile.json",
+            2,
+            "/nowhere/profile.json: No such file",
+        ),
         ("--proxy haproxy --sizes 99999999999", 2, "at most 67108864 bytes"),
     ] {
         let refused = run(arguments);

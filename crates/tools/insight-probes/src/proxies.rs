@@ -244,6 +244,12 @@ impl RunningProxy {
         let name = Path::new(program)
             .file_name()
             .map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned());
+        if !is_program(Path::new(program)) {
+            let names = ProxyKind::BUILT_IN.map(ProxyKind::name).join(", ");
+            return Err(ProbeFailure::Unavailable(format!(
+                "{program} is neither a proxy that this tool configures ({names}) nor a program that can be started"
+            )));
+        }
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
         let mut proxy = RunningProxy::spawn(
             &name,
@@ -492,6 +498,15 @@ fn command(program: &Path) -> Command {
     };
     command.process_group(0);
     command
+}
+
+/// Whether a command line can begin with it: a path, or a name in `PATH`.
+fn is_program(program: &Path) -> bool {
+    if program.components().count() > 1 {
+        return program.is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 fn put_in(word: &str, job: &ProxyJob) -> String {

@@ -406,14 +406,11 @@ pub(crate) fn place_and_problem(error: &serde_saphyr::Error) -> (u64, u64, Strin
         .location()
         .map_or((0, 0), |location| (location.line(), location.column()));
     let whole = error.without_snippet().to_string();
-    let problem = whole
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(400)
-        .collect();
-    (line, column, problem)
+    let problem = whole.lines().next().unwrap_or_default();
+    // Some say their place themselves.
+    let place = format!(" at line {line}, column {column}");
+    let problem = problem.strip_suffix(&place).unwrap_or(problem);
+    (line, column, problem.chars().take(400).collect())
 }
 
 #[cfg(test)]
