@@ -38,8 +38,11 @@ impl Connector {
         wanted: &WantedService,
     ) -> Result<Arc<BoundSchema>, Refusal> {
         let service = &wanted.service;
-        if let Some(schema) = self.services.schema_to_call(service) {
-            return Ok(schema);
+        let known = self.services.schema_to_call(service);
+        if let Some(schema) = &known
+            && self.services.is_meant(schema)
+        {
+            return Ok(Arc::clone(schema));
         }
         // Where it leads nowhere, that is the better reason, and what a gRPC server says of a service that it has not. (An app
         // is told that it is not there now: it brings a schema, and so knows that there is such a service.)
@@ -47,6 +50,9 @@ impl Connector {
             code: Code::Unimplemented,
             ..refusal
         })?;
+        if let Some(schema) = known {
+            return Ok(schema);
+        }
         match route {
             ConnectionRoute::Remote(route) if route.has_reflection => {
                 let identity = &app.endpoint.identity;

@@ -154,6 +154,11 @@ impl Services {
         given.or_else(|| self.schemas.newest(service))
     }
 
+    /// Whether the node knows that a service is one that is served somewhere: an app has bound it, or an operator has given its schema.
+    pub(crate) fn is_meant(&self, schema: &BoundSchema) -> bool {
+        schema.was_bound() || self.schemas.pinned(&schema.service).is_some()
+    }
+
     /// The services that apps of this node have bound.
     pub(crate) fn bound(&self) -> Vec<String> {
         self.lock().by_service.keys().cloned().collect()
@@ -292,6 +297,7 @@ impl Services {
                 reason: format!("{OFFERS_MAX} apps have bound {service}, which is the most"),
             });
         }
+        offer.schema.note_bound();
         offers.push(Arc::new(offer));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A descriptor set on its way to schemas: checked, and then compiled, which takes time and so happens without a lock.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use provost_marshal::Tables;
@@ -49,6 +50,7 @@ impl CheckedSet {
             tables: Arc::clone(&tables),
             descriptor_set: Arc::clone(&descriptor_set),
             methods: OnceLock::new(),
+            was_bound: AtomicBool::new(false),
         };
         Ok(services.map(bind).collect())
     }

@@ -17,6 +17,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use provost_frontend_grpc::KnownMethods;
@@ -51,9 +52,21 @@ pub struct BoundSchema {
     pub descriptor_set: Arc<[u8]>,
     /// Its methods, once a connection has asked for them.
     methods: OnceLock<ServiceMethods>,
+    /// Whether an app has ever bound the service by it. A set declares more services than the one for which it came.
+    was_bound: AtomicBool,
 }
 
 impl BoundSchema {
+    /// Notes that an app binds the service.
+    pub(crate) fn note_bound(&self) {
+        self.was_bound.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an app of this node has ever bound the service by it.
+    pub(crate) fn was_bound(&self) -> bool {
+        self.was_bound.load(Ordering::Relaxed)
+    }
+
     /// Which methods the service may have.
     pub(crate) fn methods_known(&self) -> KnownMethods {
         if self.schema.is_opaque() {
