@@ -1,10 +1,12 @@
-//! Generates the code of the test service, and of three others of the same name that differ from it.
+//! Generates the code of the test service, of three others of the same name that differ from it, and of the services of gRPC's
+//! interoperability tests.
 
 use std::error::Error;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    provost_build::compile_protos(&["proto/probe.proto"], &["proto"])?;
+    let protos = ["probe", "interop", "load_reports"].map(|name| format!("proto/{name}.proto"));
+    provost_build::compile_protos(&protos, &["proto"])?;
     let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
     for other in ["compatible", "incompatible", "larger"] {
         let directory = out_dir.join(other);

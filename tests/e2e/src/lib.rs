@@ -10,6 +10,8 @@ pub mod agent;
 mod blocking_agent;
 pub mod built;
 pub mod driver;
+pub mod interop_client;
+pub mod interop_server;
 mod lines;
 pub mod node;
 pub mod other_schemas;
@@ -32,6 +34,18 @@ pub use world::{Node, NodeOptions, Replacement, Server, Setting, World};
 #[allow(missing_docs, clippy::all)]
 pub mod probe {
     provost::include_proto!("probe");
+}
+
+/// Generated from `proto/interop.proto`: the services of gRPC's interoperability tests.
+#[allow(missing_docs, clippy::all)]
+pub mod interop {
+    provost::include_proto!("grpc.testing");
+}
+
+/// Generated from `proto/load_reports.proto`: what those tests read of a server's load.
+#[allow(missing_docs, clippy::all)]
+pub mod load_reports {
+    provost::include_proto!("xds.service.orca.v3");
 }
 
 /// Generated from `schemas/compatible/probe.proto`.

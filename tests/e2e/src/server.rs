@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use provost::codegen::{Service, ServiceDescriptor, Stream};
-use provost::{Code, Peer, Received, Request, Response, Server, Status, Streaming};
+use provost::{Code, Peer, Received, Request, Response, Server, ServerBuilder, Status, Streaming};
 use tokio::time::{Sleep, sleep};
 
 use crate::probe::probe_server::{Probe, ProbeServer};
@@ -269,8 +269,13 @@ pub fn run() -> Result<(), Status> {
     serve(ProbeServer::new(ProbeService::default()))
 }
 
-/// Serves until the input ends; then lets the calls in flight finish. Says `ready` when it serves.
+/// Serves one service until the input ends.
 pub(crate) fn serve(service: impl Service) -> Result<(), Status> {
+    serve_all(Server::builder().add_service(service))
+}
+
+/// Serves until the input ends; then lets the calls in flight finish. Says `ready` when it serves.
+pub(crate) fn serve_all(services: ServerBuilder) -> Result<(), Status> {
     let (input_open, input) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         // An error on the input means as much as its end.
@@ -284,8 +289,7 @@ pub(crate) fn serve(service: impl Service) -> Result<(), Status> {
         .build()?;
     let is_announced = AtomicBool::new(false);
     runtime.block_on(
-        Server::builder()
-            .add_service(service)
+        services
             .on_ready(move || {
                 if !is_announced.swap(true, Ordering::Relaxed) {
                     println!("ready");

@@ -323,6 +323,11 @@ impl World {
         self.server_of(node, &["server", "compatible"])
     }
 
+    /// Starts a server of gRPC's interoperability tests on a node and waits until it serves.
+    pub fn interop_server(&mut self, node: &Node) -> Server {
+        self.server_of(node, &["interop-server"])
+    }
+
     fn server_of(&mut self, node: &Node, arguments: &[&str]) -> Server {
         let mut command = Command::new(&self.role);
         command.args(arguments).env("PROVOST_SOCKET", &node.socket);

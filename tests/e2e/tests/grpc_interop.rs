@@ -1,5 +1,6 @@
 //! gRPC's own interoperability tests (its `doc/interop-test-descriptions.md`): the client and the server of gRPC's Go implementation,
-//! first with nothing between them, then with a node, then with two; in cleartext, and within TLS on both sides of the nodes.
+//! first with nothing between them, then with a node, then with two; in cleartext, and within TLS on both sides of the nodes. The
+//! same client calls a server that is an app, and an app calls the same server.
 
 mod authority;
 mod grpc_client;
@@ -210,6 +211,17 @@ struct CaseFailures {
     said: Vec<String>,
 }
 
+impl CaseFailures {
+    /// Says what failed, with the ends of the logs of these programs before it: so that what is left of a long output still has it.
+    fn none_or_fail(&self, programs: &[&Program]) {
+        if self.names.is_empty() {
+            return;
+        }
+        programs.iter().for_each(|program| program.show_log());
+        panic!("{}\nfailed: {}", self.said.join("\n"), self.names.join(", "));
+    }
+}
+
 /// Starts Go's server at a port that it chooses itself; the port.
 fn start_server(programs: &InteropPrograms, security: &LinkSecurity, folder: &Path) -> (Program, u16) {
     let mut command = programs.command("server");
@@ -326,13 +338,6 @@ impl InteropSetting {
         }
         failures
     }
-
-    /// Shows the ends of the logs.
-    fn show_logs(&self) {
-        for program in [&self.server, &self.node.program, &self.before.program] {
-            program.show_log();
-        }
-    }
 }
 
 /// The port of a node's listener.
@@ -355,6 +360,26 @@ fn gos_client_and_server_pass_grpcs_tests_through_nodes_within_tls() {
 #[test]
 fn gos_client_and_server_pass_grpcs_tests_through_nodes_that_have_no_schema() {
     pass_through_nodes(|_| LinkSecurity::Cleartext, NodeSchemas::None);
+}
+
+#[test]
+fn an_app_passes_grpcs_tests_with_gos_server() {
+    app_passes(|_| LinkSecurity::Cleartext, NodeSchemas::Given);
+}
+
+#[test]
+fn an_app_passes_grpcs_tests_with_gos_server_within_tls() {
+    app_passes(LinkSecurity::within_tls, NodeSchemas::None);
+}
+
+#[test]
+fn gos_client_passes_grpcs_tests_with_an_app() {
+    app_is_passed(|_| LinkSecurity::Cleartext);
+}
+
+#[test]
+fn gos_client_passes_grpcs_tests_with_an_app_within_tls() {
+    app_is_passed(LinkSecurity::within_tls);
 }
 
 #[test]
@@ -411,6 +436,58 @@ fn grpcurl_finds_and_calls_services_by_reflection_alone() {
     });
 }
 
+/// An app as the client of the tests: through the node that calls Go's server, and through another one before it.
+fn app_passes(secure: fn(&Path) -> LinkSecurity, schemas: NodeSchemas) {
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let setting = InteropSetting::new(programs, secure, schemas);
+        let mut failures = CaseFailures::default();
+        for case in CASES {
+            for (between, node) in [("one node", &setting.node), ("two nodes", &setting.before)] {
+                let mut command = Command::new(ROLE);
+                command
+                    .args(["interop-client", case])
+                    .env("PROVOST_SOCKET", &node.socket);
+                let name = format!("{case}-{}", node.address.port());
+                let mut client = Program::start(&name, command, setting.world.directory());
+                let ended = client.ends_within(2 * WAIT_MAX);
+                if ended.is_none_or(|status| !status.success()) {
+                    failures.names.push(format!("{case} ({between} between)"));
+                    failures.said.push(format!("{case}: {ended:?} {}", client.log()));
+                }
+            }
+        }
+        failures.none_or_fail(&[&setting.server, &setting.node.program, &setting.before.program]);
+    });
+}
+
+/// An app as the server of the tests, which Go's client calls through its node.
+fn app_is_passed(secure: fn(&Path) -> LinkSecurity) {
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let mut world = World::new(ROLE);
+        let security = secure(world.directory());
+        let options = NodeOptions {
+            tables: tcp_listener("web", "web") + &security.of_listener(),
+            ..NodeOptions::default()
+        };
+        let node = world.node("one", &options);
+        let server = world.interop_server(&node);
+        let mut failures = CaseFailures::default();
+        for case in CASES {
+            if let Err(said) = programs.run_case(case, port_of(&node), &security) {
+                failures.names.push(case.to_owned());
+                failures.said.push(said);
+            }
+        }
+        failures.none_or_fail(&[&server.program, &node.program]);
+    });
+}
+
 /// Large calls of Go's soak case go on while the node is replaced: none fails, on one connection.
 fn pass_hot_restarts(secure: fn(&Path) -> LinkSecurity) {
     const REPLACEMENTS: usize = 4;
@@ -448,20 +525,10 @@ fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity, schemas: NodeSchemas) {
     watched(move || {
         let setting = InteropSetting::new(programs, secure, schemas);
         let failures = setting.run_all(programs);
-        if failures.names.is_empty() {
-            // They went that way.
-            let log = setting.node.program.log();
-            assert!(log.contains("transport=\"grpc\""));
-            assert!(log.contains("calls of another node are passed on"));
-            return;
-        }
-        setting.show_logs();
-        // Behind the logs, so that what is left of a long output still says what failed.
-        drop(setting);
-        panic!(
-            "{}\nfailed: {}",
-            failures.said.join("\n"),
-            failures.names.join(", ")
-        );
+        failures.none_or_fail(&[&setting.server, &setting.node.program, &setting.before.program]);
+        // They went that way.
+        let log = setting.node.program.log();
+        assert!(log.contains("transport=\"grpc\""));
+        assert!(log.contains("calls of another node are passed on"));
     });
 }

@@ -1,4 +1,5 @@
-//! The programs that the end-to-end tests start: `provostd CONFIG`, `server`, `agent EXECUTOR`. A node that is told to be
+//! The programs that the end-to-end tests start: `provostd CONFIG`, `server`, `agent EXECUTOR`, and gRPC's
+//! interoperability tests as apps: `interop-server`, `interop-client CASE`. A node that is told to be
 //! replaced starts `provostd CONFIG --take-over` itself.
 //!
 //! Each ends when its standard input does, and when the test that started it dies.
@@ -8,7 +9,7 @@ use std::alloc::System;
 use std::process::ExitCode;
 
 use provost_e2e::node::Beginning;
-use provost_e2e::{agent, node, other_schemas, server, successor};
+use provost_e2e::{agent, interop_client, interop_server, node, other_schemas, server, successor};
 use provost_wiping::WipingAllocator;
 use provostd::hot_restart::HOT_RESTART_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         ["provostd", config, HOT_RESTART_OPTION] => node::run(config.as_ref(), Beginning::HotRestart),
         ["successor", fault, ..] => fault.parse().and_then(successor::run),
         ["server", "compatible"] => other_schemas::serve_compatible().map_err(|status| status.to_string()),
+        ["interop-server"] => interop_server::run().map_err(|status| status.to_string()),
+        ["interop-client", case] => interop_client::run(case),
         ["server"] => server::run().map_err(|status| status.to_string()),
         ["agent", executor] => executor
             .parse()
