@@ -337,13 +337,20 @@ impl CompressedSetting {
 
     /// Denies calls by a field of their requests.
     fn deny_secrets(&self) {
-        let rules = self.world.directory().join("acl.toml");
-        let deny = "default = \"allow\"\n[[rule]]\nname = \"secrets\"\naction = \"deny\"\nwhen = 'request.text == \"secret\"'\n";
+        self.deny_when("acl", r#"request.text == "secret""#, &["--method", "Echo"]);
+    }
+
+    /// Denies what clients of the first node call, by a condition.
+    fn deny_when(&self, name: &str, condition: &str, of: &[&str]) {
+        let rules = self.world.directory().join(format!("{name}.toml"));
+        let deny = format!(
+            "default = \"allow\"\n[[rule]]\nname = \"secrets\"\naction = \"deny\"\nwhen = '{condition}'\n"
+        );
         std::fs::write(&rules, deny).unwrap();
         let rules = rules.to_str().unwrap();
-        let attach = ["policy", "attach", "--kind", "access", "--name", "acl"];
-        let more = ["--config", rules, "--method", "Echo", "--side", "client"];
-        self.front.operate(&[&attach[..], &more[..]].concat());
+        let attach = ["policy", "attach", "--kind", "access", "--name", name];
+        let more = ["--config", rules, "--side", "client"];
+        self.front.operate(&[&attach[..], &more[..], of].concat());
     }
 }
 
@@ -518,6 +525,43 @@ fn a_policy_on_a_field_judges_what_is_compressed_and_what_goes_on_is_what_came()
             setting.front.operate(&["policy", "detach", "acl"]);
             // Nobody reads it now, so nobody minds.
             assert_eq!(echo(SEALED).status.code, Code::Ok);
+        }
+    });
+}
+
+/// Policies that read no message look into none: what is neither protobuf nor gzip passes them, on every node.
+#[test]
+fn policies_that_read_no_field_look_into_no_message() {
+    tested(|| {
+        for setting in [
+            CompressedSetting::of_one_node(),
+            CompressedSetting::of_two_nodes(),
+        ] {
+            for node in setting.behind.iter().chain([&setting.front]) {
+                node.operate(&["policy", "attach", "--kind", "null"]);
+                node.operate(&["policy", "attach", "--kind", "metrics"]);
+            }
+            setting.deny_when("roles", r#""role" in metadata"#, &[]);
+            let mut client = RawClient::of(&setting.front);
+            let mut call = |method: &str, form: MessageForm| {
+                let sent = [message(form, SEALED)];
+                (client.call(method, "gzip", &sent), sent)
+            };
+            let forms = [MessageForm::Plain, MessageForm::Compressed];
+            for (form, method) in forms
+                .into_iter()
+                .flat_map(|form| [(form, "Echo"), (form, "Chat")])
+            {
+                let (answer, sent) = call(method, form);
+                assert_eq!(answer.status.code, Code::Ok, "{method}: {answer:?}");
+                assert_eq!(answer.messages, sent);
+            }
+            // One that reads a field has to look.
+            setting.deny_secrets();
+            for form in forms {
+                let (answer, _) = call("Echo", form);
+                assert_eq!(answer.status.code, Code::PermissionDenied, "{answer:?}");
+            }
         }
     });
 }
