@@ -1,7 +1,10 @@
-//! A gRPC server that is called by its name, whose addresses change while calls go on. Names come from a file of hosts that only the
+//! A gRPC server that is called by its name, whose addresses change while calls go on, or are several that are called at a time. Names come from a file of hosts that only the
 //! node sees, in a mount namespace of its own.
 
 mod grpc_client;
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod languages;
+mod together;
 #[path = "grpc_out/tonic_probe.rs"]
 mod tonic_probe;
 
@@ -9,9 +12,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use grpc_client::{CountsReply, CountsRequest, GrpcProbe, HoldReply, HoldRequest, place, run, tcp_listener};
+use grpc_client::{
+    CountsReply, CountsRequest, GrpcProbe, HoldReply, HoldRequest, NoContent, place, run, spawn, tcp_listener,
+};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
+use together::{TogetherServer, TogetherTerms};
 use tonic_probe::TonicServer;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
@@ -140,5 +146,154 @@ fn calls_follow_a_name_whose_addresses_change() {
             connections(&node) >= opened + 2
         });
         drop(second);
+    });
+}
+
+/// Something that channelz numbers. A kind of entity has its number in one of these fields.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldRef {
+    #[prost(int64, tag = "3")]
+    socket: i64,
+    #[prost(int64, tag = "7")]
+    subchannel: i64,
+}
+
+/// A channel or a subchannel, with what it leads to.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldChannel {
+    #[prost(message, repeated, tag = "4")]
+    subchannels: Vec<ToldRef>,
+    #[prost(message, repeated, tag = "5")]
+    sockets: Vec<ToldRef>,
+}
+
+/// An answer with channels: several, or a single one.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldChannels {
+    #[prost(message, repeated, tag = "1")]
+    channels: Vec<ToldChannel>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct EntityId {
+    #[prost(int64, tag = "1")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StreamCount {
+    #[prost(int64, tag = "1")]
+    started: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HostAddress {
+    #[prost(bytes = "vec", tag = "1")]
+    ip: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AddressChoice {
+    #[prost(message, optional, tag = "1")]
+    internet: Option<HostAddress>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldSocket {
+    #[prost(message, optional, tag = "2")]
+    data: Option<StreamCount>,
+    #[prost(message, optional, tag = "4")]
+    remote: Option<AddressChoice>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SocketAnswer {
+    #[prost(message, optional, tag = "1")]
+    socket: Option<ToldSocket>,
+}
+
+/// The last part of the address that each connection to a server leads to, and how many streams were begun on it, as channelz says.
+async fn told_connections(probe: &GrpcProbe) -> Vec<(u8, i64)> {
+    let channelz = probe.of_service("grpc.channelz.v1.Channelz");
+    let top: ToldChannels = channelz.unary("GetTopChannels", NoContent {}).await.unwrap();
+    let mut told = Vec::new();
+    for subchannel in top.channels.iter().flat_map(|channel| &channel.subchannels) {
+        let id = subchannel.subchannel;
+        let answer: ToldChannels = channelz.unary("GetSubchannel", EntityId { id }).await.unwrap();
+        for named in answer.channels.iter().flat_map(|subchannel| &subchannel.sockets) {
+            let id = named.socket;
+            let answer: SocketAnswer = channelz.unary("GetSocket", EntityId { id }).await.unwrap();
+            let socket = answer.socket.unwrap();
+            let remote = socket
+                .remote
+                .and_then(|remote| remote.internet)
+                .unwrap_or_default();
+            let started = socket.data.unwrap_or_default().started;
+            told.push((remote.ip.last().copied().unwrap_or_default(), started));
+        }
+    }
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn further_connections_go_to_further_addresses_and_are_told_one_by_one() {
+    /// Streams at a time on a connection.
+    const STREAMS: usize = 2;
+    /// More than come: the test says when they are answered.
+    const CALLS: usize = 1_000;
+    let Some(program) = together::program().filter(|_| hosts_can_be_set()) else {
+        return;
+    };
+    watched(move || {
+        let mut world = World::new(ROLE);
+        let terms = |listen| TogetherTerms {
+            streams: STREAMS,
+            calls: CALLS,
+            listen,
+            tls: Vec::new(),
+        };
+        // Of three connections the second one goes to the other address, the third one to the first again.
+        let first = TogetherServer::start(program, &world, terms("127.0.0.1:0"));
+        let port = first.address.port();
+        let second = TogetherServer::start(program, &world, terms(&format!("127.0.0.2:{port}")));
+        NamedServers::new(world.directory(), &["127.0.0.1", "127.0.0.2"]);
+        let route = format!(
+            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"grpc\"\nendpoints = [\"servers.test:{port}\"]\nconnections = 3\n"
+        );
+        let options = NodeOptions {
+            tables: tcp_listener("web", "web")
+                + &tcp_listener("debug", "debug")
+                + "node_services = [\"channelz\"]\n"
+                + &route,
+            launcher: &WITH_HOSTS,
+            ..NodeOptions::default()
+        };
+        let mut node = world.node("one", &options);
+        let probe = GrpcProbe::at(&place(&node, "web"));
+        let begin = || {
+            let probe = probe.clone();
+            spawn(async move { probe.unary::<_, HoldReply>("Hold", HoldRequest::default()).await })
+        };
+        let mut begun: Vec<_> = (0..STREAMS).map(|_| begin()).collect();
+        first.are_under_way(STREAMS);
+        // Another process knows the addresses too.
+        node.replace();
+        begun.extend((0..2 * STREAMS).map(|_| begin()));
+        let debug = GrpcProbe::at(&place(&node, "debug"));
+        eventually("all connections are told", WAIT_MAX, || {
+            let told = run(told_connections(&debug));
+            let ends: Vec<u8> = told.iter().map(|(end, _)| *end).collect();
+            let streams: i64 = told.iter().map(|(_, streams)| streams).sum();
+            ends == [1, 1, 2] && streams as usize == 3 * STREAMS
+        });
+        first.are_under_way(2 * STREAMS);
+        second.are_under_way(STREAMS);
+        first.release();
+        second.release();
+        for call in begun {
+            run(call).unwrap().expect("no call fails");
+        }
+        assert_eq!((first.connections(), second.connections()), (2, 1));
     });
 }

@@ -30,6 +30,21 @@ pub struct CountedCalls {
     pub last_started_ns: u64,
 }
 
+impl CountedCalls {
+    /// What was counted here and there.
+    #[must_use]
+    pub fn plus(self, other: CountedCalls) -> CountedCalls {
+        CountedCalls {
+            started: self.started + other.started,
+            succeeded: self.succeeded + other.succeeded,
+            failed: self.failed + other.failed,
+            messages_sent: self.messages_sent + other.messages_sent,
+            messages_received: self.messages_received + other.messages_received,
+            last_started_ns: self.last_started_ns.max(other.last_started_ns),
+        }
+    }
+}
+
 /// How a call ended, as far as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {

@@ -10,7 +10,7 @@ use provost_datapath::{
     CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState,
     Saver, SocketHint, Step, TransportEngine,
 };
-use provost_grpc::{CallCounts, EncodingSet, RequestHead};
+use provost_grpc::{EncodingSet, RequestHead};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
@@ -21,6 +21,7 @@ use crate::config::{
     LOOK_NS_MAX, POLL_BYTES_MAX, READ_BYTES,
 };
 use crate::link::{GrpcLink, LinkLife};
+use crate::link_list::LinkList;
 use crate::link_watch::LinkWatch;
 use crate::replies::status_block;
 use crate::saved::PAIR_PLACES;
@@ -34,7 +35,16 @@ thread_local! {
 }
 
 /// Begins to connect to the server once more, without waiting.
-pub type LinkDialer = Box<dyn FnMut() -> io::Result<Box<dyn ByteCarrier>> + Send>;
+pub type LinkDialer = Box<dyn FnMut(LinkPurpose) -> io::Result<Box<dyn ByteCarrier>> + Send>;
+
+/// What another link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPurpose {
+    /// It takes the place of one that takes no more calls.
+    Replacement,
+    /// It stands beside others that take calls, and may lead to another address of the server's name.
+    Beside,
+}
 
 /// What an engine is made of.
 pub struct GrpcTransportParts {
@@ -48,8 +58,8 @@ pub struct GrpcTransportParts {
     /// The methods of the service, by index.
     pub methods: Arc<[GrpcMethod]>,
     pub config: GrpcTransportConfig,
-    /// Where its calls are counted.
-    pub counts: Arc<CallCounts>,
+    /// Where others see its links and what is counted on them.
+    pub list: Arc<LinkList>,
     /// What is not a step.
     pub signals: Arc<ConnectionSignals>,
 }
@@ -63,7 +73,7 @@ pub struct GrpcTransport {
     pub(crate) methods: Arc<[GrpcMethod]>,
     /// Encodings that the server takes, once it has said so.
     pub(crate) server_accepts: Option<EncodingSet>,
-    pub(crate) counts: Arc<CallCounts>,
+    pub(crate) list: Arc<LinkList>,
     /// What a successor needs to connect to the server once more.
     pub(crate) server: Vec<u8>,
     pub(crate) dialer: LinkDialer,
@@ -114,8 +124,7 @@ impl GrpcTransport {
     /// The engine of a connection without calls.
     #[must_use]
     pub fn new(parts: GrpcTransportParts, now: Nanos) -> GrpcTransport {
-        let mut link = parts.link;
-        link.grpc.count_in(Arc::clone(&parts.counts));
+        let link = parts.link;
         let mut transport = GrpcTransport {
             signals: parts.signals,
             config: parts.config,
@@ -125,7 +134,7 @@ impl GrpcTransport {
             },
             methods: parts.methods,
             server_accepts: None,
-            counts: parts.counts,
+            list: parts.list,
             server: parts.server,
             dialer: parts.dialer,
             dials_left: DIALS_MAX,
@@ -152,12 +161,18 @@ impl GrpcTransport {
         transport
     }
 
-    /// Puts a link in its place, and has it watched.
-    pub(crate) fn put_link(&mut self, at: usize, link: GrpcLink) {
+    /// Puts a link in its place, and has it listed and watched.
+    pub(crate) fn put_link(&mut self, at: usize, mut link: GrpcLink) {
+        link.grpc.count_in(self.list.add(at, link.carrier.socket()));
         if let Some(watch) = &self.watch {
             watch.add(at, &link);
         }
         self.links[at] = Some(link);
+    }
+
+    fn forget_link(&mut self, at: usize) {
+        self.list.remove(at);
+        self.links[at] = None;
     }
 
     /// An engine without a link, whose calls have ended.
@@ -168,9 +183,9 @@ impl GrpcTransport {
             head: RequestHead::new(""),
             methods: Arc::from([]),
             server_accepts: None,
-            counts: Arc::default(),
+            list: Arc::default(),
             server: Vec::new(),
-            dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
+            dialer: Box::new(|_| Err(io::ErrorKind::Unsupported.into())),
             dials_left: 0,
             links: Vec::new(),
             watch: None,
@@ -419,15 +434,14 @@ impl GrpcTransport {
             return;
         };
         // Calls go on with the links that there are.
-        if let Ok(mut link) = self.dial() {
+        if let Ok(mut link) = self.dial(LinkPurpose::Beside) {
             link.awaits_settings = true;
             self.put_link(at, link);
         }
     }
 
-    fn dial(&mut self) -> io::Result<GrpcLink> {
-        let mut link = GrpcLink::new((self.dialer)()?, &self.config, self.now);
-        link.grpc.count_in(Arc::clone(&self.counts));
+    fn dial(&mut self, purpose: LinkPurpose) -> io::Result<GrpcLink> {
+        let link = GrpcLink::new((self.dialer)(purpose)?, &self.config, self.now);
         self.look_gap = LOOK_NS;
         Ok(link)
     }
@@ -435,6 +449,7 @@ impl GrpcTransport {
     /// A link that was opened beside others is of use.
     pub(crate) fn on_settings(&mut self, at: usize) {
         if let Some(link) = &mut self.links[at] {
+            self.list.meet(at, link.carrier.socket());
             link.has_settings = true;
             link.has_room = true;
             if std::mem::take(&mut link.awaits_settings) {
@@ -498,7 +513,7 @@ impl GrpcTransport {
             return Err(because.to_owned());
         }
         self.dials_left -= 1;
-        let link = self.dial();
+        let link = self.dial(LinkPurpose::Replacement);
         let link = link.map_err(|error| format!("the server was not reached again: {error}"))?;
         self.put_link(at, link);
         Ok(at)
@@ -515,7 +530,7 @@ impl GrpcTransport {
             };
             self.last_end = reason;
             self.take_input(at, &[]);
-            self.links[at] = None;
+            self.forget_link(at);
             moved = true;
         }
         moved
@@ -575,7 +590,7 @@ impl GrpcTransport {
                 link.write(now);
                 link.life = LinkLife::Ended(reason.to_owned());
             }
-            self.links[at] = None;
+            self.forget_link(at);
         }
         self.signals.set_ended(ConnectionEnd {
             code: own_code,

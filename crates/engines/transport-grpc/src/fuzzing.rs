@@ -130,11 +130,11 @@ fn restored(state: &SavedState, around: &FuzzedSurroundings<'_>) -> Option<GrpcT
     let parts = RestoredTransportParts {
         sockets: [first, second, third, fourth].map(OwnedFd::from).into(),
         carrier: &mut |socket, fields| carrier(socket, fields, around),
-        dialer: &mut |_| Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
+        dialer: &mut |_| Box::new(|_| Err(io::ErrorKind::ConnectionRefused.into())),
         methods: methods(),
         config: GrpcTransportConfig::default(),
         share: PrivateBytes::of_node(),
-        counts: Arc::default(),
+        list: Arc::default(),
         signals: Arc::clone(&around.signals),
         restorer: &mut NothingBeside,
         now: 1,
@@ -314,12 +314,12 @@ fn engine_and_server() -> (FuzzedApp, UnixStream) {
     let signals = Arc::new(ConnectionSignals::new());
     let parts = GrpcTransportParts {
         link: GrpcLink::new(Box::new(client), &config, 1),
-        dialer: Box::new(|| Err(io::ErrorKind::ConnectionRefused.into())),
+        dialer: Box::new(|_| Err(io::ErrorKind::ConnectionRefused.into())),
         server: b"server".to_vec(),
         authority: "a".to_owned(),
         methods: methods(),
         config,
-        counts: Arc::default(),
+        list: Arc::default(),
         signals: Arc::clone(&signals),
     };
     let engine = GrpcTransport::new(parts, 1);

@@ -23,6 +23,7 @@ mod config;
 mod engine;
 pub mod fuzzing;
 mod link;
+mod link_list;
 mod link_watch;
 mod replies;
 mod requests;
@@ -34,8 +35,9 @@ pub use config::{
     CALL_PENDING_BYTES_MAX, CONNECTIONS_MAX, GrpcMethod, GrpcTransportConfig, HELD_BYTES_MAX,
     KEEPALIVE_INTERVAL_NS_MIN, REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,
 };
-pub use engine::{GrpcTransport, GrpcTransportParts, LinkDialer};
+pub use engine::{GrpcTransport, GrpcTransportParts, LinkDialer, LinkPurpose};
 pub use link::{EstablishFault, GrpcLink};
+pub use link_list::{LinkEnd, LinkList, LinkSnapshot, ListSnapshot};
 pub use saved::{CarrierRestorer, RestoredTransportParts, STATE_BYTES_MAX, STATE_FORM};
 
 /// What kind of engine it is.

@@ -17,7 +17,7 @@ use provost_datapath::{
     ConnectionEnd, ConnectionSignals, FieldReader, FieldWriter, Nanos, PrivateBytes, RestoreError, Restorer,
     SavedField, SavedState, Saver, Step,
 };
-use provost_grpc::{CallCounts, EncodingSet};
+use provost_grpc::EncodingSet;
 use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
@@ -27,6 +27,7 @@ use crate::carrier::ByteCarrier;
 use crate::config::{GrpcMethod, GrpcTransportConfig, REFUSALS_MAX};
 use crate::engine::{GrpcTransport, LINKS_MAX, LinkDialer, TransportStage, empty_places};
 use crate::link::GrpcLink;
+use crate::link_list::LinkList;
 use crate::link_watch::LinkWatch;
 
 /// The form of a state that says which calls are under way, and no more.
@@ -61,8 +62,8 @@ pub struct RestoredTransportParts<'a> {
     pub config: GrpcTransportConfig,
     /// In which share messages count that wait for the server.
     pub share: Arc<PrivateBytes>,
-    /// Where its calls are counted.
-    pub counts: Arc<CallCounts>,
+    /// Where others see its links and what is counted on them.
+    pub list: Arc<LinkList>,
     /// What is not a step.
     pub signals: Arc<ConnectionSignals>,
     pub restorer: &'a mut dyn Restorer,
@@ -192,7 +193,7 @@ impl GrpcTransport {
         transport.config = parts.config;
         transport.old_at = parts.config.old_at(parts.now);
         transport.methods = parts.methods;
-        transport.counts = parts.counts;
+        transport.list = parts.list;
         (transport.now, transport.looked_at) = (parts.now, parts.now);
         transport.head.authority = Option::restore(fields)?;
         transport.server = fields.run()?.to_vec();
@@ -218,8 +219,7 @@ impl GrpcTransport {
                 .next()
                 .ok_or_else(|| fields.damaged("the socket of a link is missing"))?;
             let carrier = (parts.carrier)(socket, fields)?;
-            let mut link = GrpcLink::restore(carrier, &transport.config, &parts.share, parts.now, fields)?;
-            link.grpc.count_in(Arc::clone(&transport.counts));
+            let link = GrpcLink::restore(carrier, &transport.config, &parts.share, parts.now, fields)?;
             transport.put_link(at, link);
         }
         transport.await_settings_of_further_links();

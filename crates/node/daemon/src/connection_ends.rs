@@ -24,12 +24,15 @@ pub(crate) struct ConnectionEnds {
 
 impl ConnectionEnds {
     pub(crate) fn of(socket: &impl AsFd) -> ConnectionEnds {
+        ConnectionEnds::told(getsockname(socket).ok(), getpeername(socket).ok().flatten())
+    }
+
+    /// Those that the system has told; none where it does not.
+    pub(crate) fn told(local: Option<SocketAddrAny>, remote: Option<SocketAddrAny>) -> ConnectionEnds {
+        let end = |address: Option<SocketAddrAny>| address.map_or(EndAddress::Unknown, EndAddress::of);
         ConnectionEnds {
-            local: getsockname(socket).map_or(EndAddress::Unknown, EndAddress::of),
-            remote: match getpeername(socket) {
-                Ok(Some(address)) => EndAddress::of(address),
-                Ok(None) | Err(_) => EndAddress::Unknown,
-            },
+            local: end(local),
+            remote: end(remote),
         }
     }
 }

@@ -1,5 +1,5 @@
 // A server that allows few streams at a time on a connection, and answers no call before so many are under way on all connections
-// together: together STREAMS CALLS. It says its address, each connection, and how many calls
+// together, or SIGUSR1 comes: together STREAMS CALLS LISTEN [CERTIFICATE KEY]. It says its address, each connection, and how many calls
 // are under way.
 package main
 
@@ -10,10 +10,13 @@ import (
 	"log"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
+	"syscall"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/stats"
 )
 
@@ -50,7 +53,7 @@ func numberOf(argument string) int {
 
 func main() {
 	streams, calls := numberOf(os.Args[1]), numberOf(os.Args[2])
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", os.Args[3])
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -59,6 +62,13 @@ func main() {
 		underWay int
 		enough   = make(chan struct{})
 	)
+	release := sync.OnceFunc(func() { close(enough) })
+	released := make(chan os.Signal, 1)
+	signal.Notify(released, syscall.SIGUSR1)
+	go func() {
+		<-released
+		release()
+	}()
 	answer := func(_ any, stream grpc.ServerStream) error {
 		var message []byte
 		if err := stream.RecvMsg(&message); err != nil && err != io.EOF {
@@ -68,7 +78,7 @@ func main() {
 		underWay++
 		fmt.Fprintf(os.Stderr, "%d under way\n", underWay)
 		if underWay == calls {
-			close(enough)
+			release()
 		}
 		lock.Unlock()
 		select {
@@ -82,12 +92,20 @@ func main() {
 		none := []byte{}
 		return stream.SendMsg(&none)
 	}
-	server := grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(uint32(streams)),
 		grpc.ForceServerCodec(bytesCodec{}),
 		grpc.StatsHandler(connections{}),
 		grpc.UnknownServiceHandler(answer),
-	)
+	}
+	if len(os.Args) > 4 {
+		secure, err := credentials.NewServerTLSFromFile(os.Args[4], os.Args[5])
+		if err != nil {
+			log.Fatal(err)
+		}
+		options = append(options, grpc.Creds(secure))
+	}
+	server := grpc.NewServer(options...)
 	fmt.Fprintf(os.Stderr, "listening at %s\n", listener.Addr())
 	go func() {
 		// It ends with the test, which holds the other end.

@@ -244,7 +244,7 @@ pub(crate) type DialledLinks = Arc<Mutex<Vec<UnixStream>>>;
 /// A dialer that notes whom it has reached.
 fn dialer(dialled: &DialledLinks) -> LinkDialer {
     let dialled = Arc::clone(dialled);
-    Box::new(move || {
+    Box::new(move |_| {
         let (client, server) = UnixStream::pair()?;
         client.set_nonblocking(true)?;
         dialled.lock().unwrap().push(server);
@@ -254,7 +254,7 @@ fn dialer(dialled: &DialledLinks) -> LinkDialer {
 
 /// A dialer that reaches nobody.
 pub(crate) fn nobody() -> LinkDialer {
-    Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()))
+    Box::new(|_| Err(io::ErrorKind::ConnectionRefused.into()))
 }
 
 /// Saves for a process that reads the newest form. These states name nothing beside them.
@@ -304,7 +304,7 @@ pub(crate) fn restored(
         methods: methods(),
         config: parts.config,
         share: parts.share,
-        counts: Arc::default(),
+        list: Arc::default(),
         signals: parts.signals,
         restorer: &mut FromFixture::default(),
         now: parts.now,
@@ -376,7 +376,7 @@ impl TransportRig {
                 authority: "greeter.test:50051".to_owned(),
                 methods: methods(),
                 config,
-                counts: Arc::default(),
+                list: Arc::default(),
                 signals: Arc::clone(&signals),
             },
             now,

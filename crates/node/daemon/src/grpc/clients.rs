@@ -24,7 +24,6 @@ use tracing::Instrument;
 
 use super::GrpcAccess;
 use super::listeners::GrpcListener;
-use super::node_services;
 use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, ClientParty};
 use crate::access::{self, UNKNOWN_USER};
@@ -338,7 +337,7 @@ impl GrpcAccess {
         client.give_up();
         let listener = client.listener();
         let ended = &listener.ended_calls;
-        ended.set(node_services::sum_of_calls(ended.get(), client.counts.now()));
+        ended.set(ended.get().plus(client.counts.now()));
         self.watches.forget_client(id);
         self.clients.gone.notify_one();
         Some(client)

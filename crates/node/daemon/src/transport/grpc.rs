@@ -1,9 +1,11 @@
 //! gRPC, to servers that know nothing of nodes. There is no handshake: the schema is the app's own, and is believed.
 
 mod attempts;
+mod called_server;
 pub(crate) mod channels;
 mod learn;
 mod own_dials;
+mod same_server;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,8 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use provost_datapath::{
-    CompressedMessages, Engine, EngineStart, FieldReader, FieldWriter, Predecessor, PrivateBytes,
-    RestoreError,
+    CompressedMessages, Engine, EngineStart, FieldReader, Predecessor, PrivateBytes, RestoreError,
 };
 use provost_grpc::MessageEncoding;
 use provost_shm::now_ns;
@@ -24,6 +25,7 @@ use provost_wire::Code;
 use rustix::net::AddressFamily;
 
 use self::attempts::{DialAttempts, DialTarget, TlsTarget};
+use self::called_server::CalledServer;
 pub(crate) use self::learn::{FILES_MAX as TOLD_FILES_MAX, ToldSchema, learn as learn_schema};
 pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
@@ -32,7 +34,6 @@ use super::{
     OpenedPeer, PeerAddress, PeerOpening, PeerProgram, StopHandshake, TLS_CARRIER, TlsCarrier,
     TransportDescription, TransportKind, TransportOptions, TransportRestore, finish_handshake, saved_of,
 };
-use crate::connection_ends::ConnectionEnds;
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     name: "grpc",
@@ -159,14 +160,12 @@ impl ServerSocket {
         })
     }
 
-    /// What carries HTTP/2 over it.
-    fn carrier(self, tls: Option<&GrpcServerTls>, endpoint: &str) -> io::Result<Box<dyn ByteCarrier>> {
-        Ok(match (self, tls) {
-            (ServerSocket::Tcp(stream), None) => Box::new(stream),
-            (ServerSocket::Unix(stream), None) => Box::new(stream),
-            (ServerSocket::Tcp(stream), Some(tls)) => Box::new(TlsCarrier(tls.around(stream, endpoint)?)),
-            (ServerSocket::Unix(stream), Some(tls)) => Box::new(TlsCarrier(tls.around(stream, endpoint)?)),
-        })
+    /// What carries HTTP/2 over it, in cleartext.
+    fn carrier(self) -> Box<dyn ByteCarrier> {
+        match self {
+            ServerSocket::Tcp(stream) => Box::new(stream),
+            ServerSocket::Unix(stream) => Box::new(stream),
+        }
     }
 
     /// Shutting a socket down ends whatever waits for it.
@@ -194,6 +193,7 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
     };
     let targets: Vec<DialTarget> = addresses.into_iter().map(target).collect();
     Box::pin(async move {
+        let addresses = targets.iter().map(|target| target.address.clone()).collect();
         let targets = ATTEMPTS.allowed(&targets, Instant::now())?;
         let began = Instant::now();
         let (socket, address) = match connect(&targets, deadline, mark).await {
@@ -208,9 +208,20 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
         let stop = socket.stop()?;
         let target = targets.into_iter().find(|target| target.address == address);
         let attempt = DialAttempt { target, began };
-        let handshake = Box::new(move |request| greet(socket, address, request, attempt));
+        let named = NamedAddresses {
+            met: address,
+            all: addresses,
+        };
+        let handshake = Box::new(move |request| greet(socket, named, request, attempt));
         Ok(OpenedPeer { handshake, stop })
     })
+}
+
+/// The addresses of an endpoint.
+struct NamedAddresses {
+    /// The one that has answered.
+    met: PeerAddress,
+    all: Vec<PeerAddress>,
 }
 
 /// Connects to the first address that answers.
@@ -259,41 +270,6 @@ impl DialAttempt {
     }
 }
 
-/// A server as a process that takes over has to know it, to call it again.
-struct CalledServer {
-    /// As the route names it.
-    endpoint: String,
-    address: PeerAddress,
-    has_tls: bool,
-}
-
-impl CalledServer {
-    fn saved(&self) -> Vec<u8> {
-        let mut out = FieldWriter::new();
-        out.text(&self.endpoint);
-        out.text(&self.address.to_string());
-        out.flag(self.has_tls);
-        out.bytes
-    }
-
-    /// What another process has saved; none where that makes no sense here.
-    fn read(saved: &[u8]) -> Option<CalledServer> {
-        let mut fields = FieldReader::new(grpc::KIND, saved);
-        let server = CalledServer {
-            endpoint: fields.text().ok()?.to_owned(),
-            address: PeerAddress::read(fields.text().ok()?)?,
-            has_tls: fields.flag().ok()?,
-        };
-        fields.end().is_ok().then_some(server)
-    }
-
-    /// Connects to it once more, as its route says.
-    fn dialer(self, terms: GrpcServerTerms) -> grpc::LinkDialer {
-        let GrpcServerTerms { tls, mark, .. } = terms;
-        Box::new(move || ServerSocket::dial(&self.address, mark)?.carrier(tls.as_ref(), &self.endpoint))
-    }
-}
-
 /// What a process that takes over knows of the server of a connection that it is given.
 pub(crate) struct RestoredServer {
     pub(crate) service: String,
@@ -323,7 +299,7 @@ impl RestoredServer {
             });
         match dialer {
             Ok(dialer) => dialer,
-            Err(reason) => Box::new(move || Err(io::Error::other(reason.clone()))),
+            Err(reason) => Box::new(move |_| Err(io::Error::other(reason.clone()))),
         }
     }
 
@@ -344,10 +320,8 @@ impl RestoredServer {
 fn restore(server: RestoredServer) -> EngineStart {
     Box::new(move |predecessor: Predecessor<'_>| {
         let saved = saved_of(&predecessor, grpc::KIND)?;
-        let counts = Arc::default();
-        if let Some(socket) = predecessor.descriptors.first() {
-            channels::note(&predecessor.link, &counts, ConnectionEnds::of(socket));
-        }
+        let list = Arc::default();
+        channels::note(&predecessor.link, &list);
         let terms = server.route.as_ref().map(|route| route.terms.clone());
         let parts = grpc::RestoredTransportParts {
             sockets: predecessor.descriptors,
@@ -356,7 +330,7 @@ fn restore(server: RestoredServer) -> EngineStart {
             methods: methods(&server.service, &server.methods),
             config: config(&terms.unwrap_or_default(), server.limits, server.options),
             share: server.share.clone(),
-            counts,
+            list,
             signals: predecessor.link,
             restorer: predecessor.restorer,
             now: now_ns(),
@@ -385,7 +359,7 @@ fn carrier_of(socket: OwnedFd, fields: &mut FieldReader<'_>) -> Result<Box<dyn B
 /// Waits until the server has proved who it is, where it has to, and has shown that it speaks HTTP/2.
 fn greet(
     socket: ServerSocket,
-    address: PeerAddress,
+    named: NamedAddresses,
     request: ConnectRequest,
     attempt: DialAttempt,
 ) -> Result<EstablishedPeer, ConnectFailure> {
@@ -405,7 +379,7 @@ fn greet(
                 let authority = authority(&request.address, request.grpc.tls.as_ref());
                 question.ask(&mut met, &authority, request.deadline);
             }
-            Ok(peer(met, config, address, request))
+            Ok(peer(met, config, named, request))
         }
         Err(fault) => {
             attempt.failed(&fault);
@@ -418,8 +392,6 @@ fn greet(
 /// A server that has shown what it is.
 struct MetServer {
     link: grpc::GrpcLink,
-    /// Between which addresses its connection is.
-    ends: ConnectionEnds,
     /// Who it has proved to be; empty without TLS.
     identity: String,
 }
@@ -429,12 +401,8 @@ fn establish(
     request: &ConnectRequest,
     config: &grpc::GrpcTransportConfig,
 ) -> Result<MetServer, grpc::EstablishFault> {
-    let ends = match &socket {
-        ServerSocket::Tcp(stream) => ConnectionEnds::of(stream),
-        ServerSocket::Unix(stream) => ConnectionEnds::of(stream),
-    };
     let (carrier, identity) = match (socket, &request.grpc.tls) {
-        (socket, None) => (socket.carrier(None, &request.address)?, String::new()),
+        (socket, None) => (socket.carrier(), String::new()),
         (ServerSocket::Tcp(stream), Some(tls)) => {
             proved(tls.around(stream, &request.address)?, request.deadline)?
         }
@@ -443,7 +411,7 @@ fn establish(
         }
     };
     let link = grpc::GrpcLink::establish(carrier, config, request.deadline, now_ns)?;
-    Ok(MetServer { link, ends, identity })
+    Ok(MetServer { link, identity })
 }
 
 fn proved<S: Read + Write + AsFd + Send + 'static>(
@@ -522,7 +490,7 @@ fn methods(service: &str, methods: &[Method]) -> Arc<[grpc::GrpcMethod]> {
 fn peer(
     met: MetServer,
     config: grpc::GrpcTransportConfig,
-    address: PeerAddress,
+    named: NamedAddresses,
     request: ConnectRequest,
 ) -> EstablishedPeer {
     let (hello, terms) = (request.hello, request.grpc);
@@ -530,22 +498,28 @@ fn peer(
     let methods = methods(&hello.service, &hello.methods);
     let server = CalledServer {
         endpoint: request.address,
-        address: address.clone(),
+        others: named
+            .all
+            .into_iter()
+            .filter(|other| *other != named.met)
+            .collect(),
+        address: named.met.clone(),
         has_tls: terms.tls.is_some(),
+        identity: met.identity.clone(),
     };
     EstablishedPeer {
         kind: TransportKind::Grpc,
         identity: met.identity,
-        address,
+        address: named.met,
         claimed: None,
         encoding: Encoding::Protobuf,
         peer_limits: hello.limits,
         engine: Box::new(move |_version, _options, signals| {
-            let counts = Arc::default();
-            channels::note(&signals, &counts, met.ends);
+            let list = Arc::default();
+            channels::note(&signals, &list);
             let parts = grpc::GrpcTransportParts {
                 link: met.link,
-                counts,
+                list,
                 server: server.saved(),
                 dialer: server.dialer(terms),
                 authority,

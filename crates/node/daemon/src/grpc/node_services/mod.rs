@@ -28,7 +28,6 @@ use crate::config::NodeService;
 use crate::runtime::{AppId, RuntimeCommand};
 
 use channelz::ChannelzMethod;
-pub(super) use channelz::sum as sum_of_calls;
 pub(super) use health::HealthWatches;
 pub(super) use reflection::ReflectionTurns;
 

@@ -1,5 +1,5 @@
 //! `grpc.channelz.v1.Channelz` (gRFC A14): the node's connections of gRPC. A listener is a server, each of its clients a socket of it;
-//! each connection to a gRPC server is a channel with one subchannel, which has one socket.
+//! each connection to a gRPC server is a channel with one subchannel, which has a socket for each connection of HTTP/2 that it has.
 //!
 //! Whoever may ask sees all of them, so a listener has it only where `node_services` names it.
 
@@ -18,11 +18,11 @@ use provost_wire::Code;
 use self::messages as wire;
 use super::malformed;
 use crate::config::ListenAddress;
-use crate::connection_ends::{ConnectionEnds, EndAddress};
+use crate::connection_ends::EndAddress;
 use crate::grpc::GrpcAccess;
 use crate::grpc::clients::GrpcClient;
 use crate::grpc::listeners::GrpcListener;
-use crate::transport::grpc_channels;
+use crate::transport::grpc_channels::{self, ServerLink};
 
 /// Entries of one answer, at most.
 const RESULTS_MAX: usize = 100;
@@ -51,6 +51,7 @@ enum EntityKind {
     /// A connection to a gRPC server.
     Channel = 4,
     Subchannel = 5,
+    /// The socket of a connection of HTTP/2 to a gRPC server.
     ChannelSocket = 6,
 }
 
@@ -84,7 +85,7 @@ struct ToldChannel {
     /// Who the server has proved to be; empty without TLS.
     identity: Arc<str>,
     counted: CountedCalls,
-    ends: ConnectionEnds,
+    links: Vec<ServerLink>,
 }
 
 impl GrpcAccess {
@@ -165,7 +166,7 @@ impl GrpcAccess {
     fn server_entry(&self, listener: &Rc<GrpcListener>) -> wire::ServerEntry {
         let mut counted = listener.ended_calls.get();
         for client in self.clients_of(listener) {
-            counted = sum(counted, client.counts.now());
+            counted = counted.plus(client.counts.now());
         }
         let server_id = EntityKind::Server.id(listener.number);
         let name = listener.config.name.clone();
@@ -188,14 +189,14 @@ impl GrpcAccess {
             .values()
             .filter(|open| open.spec.transport.leads_to_servers());
         let told = to_servers.filter_map(|open| {
-            let (counted, ends) = grpc_channels::find(&open.signals)?;
+            let (counted, links) = grpc_channels::find(&open.signals)?;
             Some(ToldChannel {
                 number: open.spec.id,
                 target: open.spec.peer.address.to_string(),
                 is_draining: open.signals.drain_requested() || open.signals.peer_drains(),
                 identity: Arc::clone(&open.spec.peer.identity),
                 counted,
-                ends,
+                links,
             })
         });
         told.collect()
@@ -207,12 +208,21 @@ impl GrpcAccess {
             .find(|channel| channel.number == number)
     }
 
+    fn link_socket(&self, number: u64) -> Option<wire::SocketEntry> {
+        let channels = self.channels();
+        let sockets = channels.iter().flat_map(|channel| {
+            let links = channel.links.iter().filter(|link| link.number == number);
+            links.map(|link| channel.socket(link))
+        });
+        sockets.into_iter().next()
+    }
+
     fn socket_of(&self, id: i64) -> Option<wire::SocketEntry> {
         let (kind, number) = EntityKind::of(id)?;
         match kind {
             EntityKind::ListenSocket => Some(listen_socket(&*self.numbered_listener(number)?)),
             EntityKind::ClientSocket => Some(client_socket(&*self.clients.find(number)?)),
-            EntityKind::ChannelSocket => Some(self.channel_of(number)?.socket()),
+            EntityKind::ChannelSocket => self.link_socket(number),
             EntityKind::Server | EntityKind::Channel | EntityKind::Subchannel => None,
         }
     }
@@ -256,27 +266,27 @@ impl ToldChannel {
         wire::SubchannelEntry {
             reference: Some(self.subchannel_ref()),
             data: Some(self.data()),
-            socket_ref: vec![self.socket_ref()],
+            socket_ref: self.links.iter().map(|link| self.socket_ref(link)).collect(),
         }
     }
 
-    fn socket_ref(&self) -> wire::SocketRef {
+    fn socket_ref(&self, link: &ServerLink) -> wire::SocketRef {
         wire::SocketRef {
-            socket_id: EntityKind::ChannelSocket.id(self.number),
+            socket_id: EntityKind::ChannelSocket.id(link.number),
             name: self.target.clone(),
         }
     }
 
-    fn socket(&self) -> wire::SocketEntry {
+    fn socket(&self, link: &ServerLink) -> wire::SocketEntry {
         let data = wire::SocketData {
-            last_local_stream_created_timestamp: timestamp(self.counted.last_started_ns),
-            ..socket_data(self.counted)
+            last_local_stream_created_timestamp: timestamp(link.counted.last_started_ns),
+            ..socket_data(link.counted)
         };
         wire::SocketEntry {
-            reference: Some(self.socket_ref()),
+            reference: Some(self.socket_ref(link)),
             data: Some(data),
-            local: address(&self.ends.local),
-            remote: address(&self.ends.remote),
+            local: address(&link.ends.local),
+            remote: address(&link.ends.remote),
             security: (!self.identity.is_empty()).then(within_tls),
             remote_name: self.identity.to_string(),
         }
@@ -374,17 +384,6 @@ fn page<T>(entries: Vec<T>, id: impl Fn(&T) -> i64, start_id: i64, max_results: 
     let end = rest.len() <= most;
     rest.truncate(most);
     (rest, end)
-}
-
-pub(in crate::grpc) fn sum(one: CountedCalls, other: CountedCalls) -> CountedCalls {
-    CountedCalls {
-        started: one.started + other.started,
-        succeeded: one.succeeded + other.succeeded,
-        failed: one.failed + other.failed,
-        messages_sent: one.messages_sent + other.messages_sent,
-        messages_received: one.messages_received + other.messages_received,
-        last_started_ns: one.last_started_ns.max(other.last_started_ns),
-    }
 }
 
 /// A time of the monotonic clock as people have it; none for 0.

@@ -1,0 +1,85 @@
+//! A further connection within TLS, which has to be to the server that the first one was to: policies on its calls are told of that one.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use provost_datapath::FieldWriter;
+use provost_tls::TlsStream;
+use provost_transport_grpc::ByteCarrier;
+
+use crate::transport::TlsCarrier;
+
+/// See the module's documentation.
+pub(super) struct SameServerCarrier<S: Read + Write> {
+    carrier: TlsCarrier<S>,
+    /// Who the server has to prove to be; none once it has.
+    expected: Option<String>,
+}
+
+impl<S: Read + Write> SameServerCarrier<S> {
+    /// Of a server that is to be this one; whoever the route's files let in, where nobody is named.
+    pub(super) fn new(stream: TlsStream<S>, expected: &str) -> SameServerCarrier<S> {
+        SameServerCarrier {
+            carrier: TlsCarrier(stream),
+            expected: Some(expected.to_owned()).filter(|expected| !expected.is_empty()),
+        }
+    }
+
+    /// Judges who the server has proved to be, as soon as it has.
+    fn judge(&mut self) -> io::Result<()> {
+        let Some(expected) = &self.expected else {
+            return Ok(());
+        };
+        let identity = self.carrier.0.identity();
+        match identity.name() {
+            // Hands are being shaken.
+            "" => Ok(()),
+            name if name == expected => {
+                self.expected = None;
+                Ok(())
+            }
+            name => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the server here is {name}, and the connection's is {expected}"),
+            )),
+        }
+    }
+}
+
+impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
+    fn read_ready(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.carrier.read_ready(into);
+        self.judge()?;
+        read
+    }
+
+    fn write_ready(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.judge()?;
+        self.carrier.write_ready(pieces)
+    }
+
+    fn flush_ready(&mut self) -> io::Result<()> {
+        self.judge()?;
+        self.carrier.flush_ready()
+    }
+
+    fn waits_for_peer(&self) -> bool {
+        self.carrier.waits_for_peer()
+    }
+
+    fn has_more(&self) -> bool {
+        self.carrier.has_more()
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.carrier.socket()
+    }
+
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.carrier.carried_socket()
+    }
+
+    fn save(&self, out: &mut FieldWriter) {
+        ByteCarrier::save(&self.carrier, out);
+    }
+}
