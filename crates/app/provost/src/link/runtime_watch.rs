@@ -4,12 +4,13 @@
 //! which wakes that one: two context switches more for each call, and twice as many system calls.
 //!
 //! ```text
-//!   a call falls asleep in tokio     nothing for some 16 ms, or a ring that the runtime has not heard at the next tick
+//!   a call falls asleep in tokio     nothing for some 16 ms, or a ring that the runtime has not heard one or two ticks later
 //!   reactor ──────────────────► runtime ───────────────────────────────────────────────────────────────────► reactor
 //! ```
 //!
 //! A runtime that does something else hears nothing. So the reactor's tick, of which there is one every few milliseconds while
-//! something goes on, looks whether a ring was heard, and watches the doorbell itself if not; and it does before the ticks end.
+//! something goes on, watches the doorbell itself when it has rung and nothing was heard for as long as a tick; and it does before
+//! the ticks end.
 //! The first runtime of a program in which a link's calls fall asleep watches its doorbell. Calls in others are woken by the reactor.
 
 #[cfg(not(feature = "tokio"))]

@@ -581,7 +581,7 @@ impl Link {
                 self.settle();
             }
             RoleHolder::Asleep => {
-                if self.is_unheard() {
+                if self.is_unheard(now_ns) {
                     waiting.runtime.note_unheard();
                     self.take_over_from_runtime();
                 }
@@ -600,10 +600,14 @@ impl Link {
         }
     }
 
-    /// Whether the program's runtime is to hear the doorbell, which has rung, and does something else.
-    fn is_unheard(&self) -> bool {
+    /// Whether the program's runtime is to hear the doorbell, which has rung, and does something else. One that has heard
+    /// something since the last tick only waits for its core.
+    fn is_unheard(&self, now_ns: u64) -> bool {
+        let progress_ns = self.waiting.progress_ns.load(Ordering::Relaxed);
         let rung = || provost_shm::wait_for(&self.doorbell, Interest::Readable, Wait::Now);
-        self.waiting.role.is_watched_by(DoorbellWatcher::Runtime) && rung().unwrap_or(true)
+        self.waiting.role.is_watched_by(DoorbellWatcher::Runtime)
+            && now_ns.saturating_sub(progress_ns) >= TICK_NS
+            && rung().unwrap_or(true)
     }
 
     fn needs_ticks(&self, now_ns: u64) -> bool {
