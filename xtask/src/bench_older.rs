@@ -37,6 +37,9 @@ pub(crate) struct OlderBench {
     /// Rounds, each of one run of either build
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Length of a run in seconds; of `upgrade`, as that is. Many short rounds tell more than few long ones
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.8)]
+    seconds: f64,
     /// Only setups whose name contains this (several, separated by commas); of `upgrade`, all
     #[arg(long, default_value = "provost,floor")]
     only: String,
@@ -140,7 +143,7 @@ fn compared(
                 .arg(&file)
                 .env(chores::BENCH_CACHE, chores::bench_cache(workspace));
             if has_rounds(bench) {
-                command.args(["--rounds", "1"]);
+                command.args(["--rounds", "1", "--seconds", &options.seconds.to_string()]);
             }
             figures[build] = figures_of(&mut command, &file)?;
         }
@@ -149,7 +152,7 @@ fn compared(
     Ok(lines(bench, &rounds))
 }
 
-/// Whether a benchmark takes the number of its rounds: live changes are counted instead.
+/// Whether a benchmark takes the number of its rounds and their length: live changes are counted instead.
 fn has_rounds(bench: &str) -> bool {
     bench != "upgrade"
 }
