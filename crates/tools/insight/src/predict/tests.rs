@@ -316,15 +316,16 @@ requests:
     rate_per_s: 4000
     calls: [{id: x, to: a, request_bytes: 100, response_bytes: 100}, {id: y, from: x, to: b, request_bytes: 100, response_bytes: 100}]
 ";
-    let graph = CallGraph::new(AnnotatedGraph::parse(text).unwrap()).unwrap();
     // Profiled to 5,000 calls a second.
-    let beyond = |placement| -> Vec<(String, String)> {
+    let beyond_of = |text: &str, placement| -> Vec<(String, String)> {
+        let graph = CallGraph::new(AnnotatedGraph::parse(text).unwrap()).unwrap();
         let prediction = added(&graph, &MeshSetup::new("mesh", placement));
         let extrapolated = prediction.extrapolated.into_iter();
         extrapolated
             .map(|one| (one.proxy_of, one.beyond.concat()))
             .collect()
     };
+    let beyond = |placement| beyond_of(text, placement);
     let of_a = ("a".to_owned(), "8000 calls/s, profiled to 5000".to_owned());
     assert_eq!(beyond(ProxyPlacement::Sidecars), [of_a.clone(), of_a.clone()]);
     assert_eq!(
@@ -332,6 +333,12 @@ requests:
         [of_a.clone(), ("b".to_owned(), of_a.1.clone())]
     );
     assert_eq!(beyond(ProxyPlacement::BeforeServices), []);
+    // A call that is made every other time counts half, and instances share what comes.
+    let halved = text.replace("from: x,", "from: x, probability: 0.5,");
+    let of_a = ("a".to_owned(), "6000 calls/s, profiled to 5000".to_owned());
+    assert_eq!(beyond_of(&halved, ProxyPlacement::Sidecars), [of_a.clone(), of_a]);
+    let shared = halved.replace("{name: a,", "{name: a, instances: 2,");
+    assert_eq!(beyond_of(&shared, ProxyPlacement::Sidecars), []);
 }
 
 #[test]
