@@ -65,7 +65,8 @@ fn a_wrong_prediction_is_told_from_what_was_measured() {
     for (one, before) in wrong.applications.iter().zip(&report.applications) {
         assert_eq!(one.measured_added_us, before.measured_added_us);
         assert!(!one.is_covered, "{} is said to be right", one.name);
-        assert!(one.latency_error > 1.0 && one.cpu_error > 1.0, "{one:?}");
+        // On a machine that is busy otherwise what is measured may be less than nothing.
+        assert!(one.latency_error.abs() > 1.0 && one.cpu_error > 1.0, "{one:?}");
     }
     assert_eq!(wrong.latency_covered_share, 0.0);
     assert!(wrong.latency_error_median.is_some_and(|error| error > 1.0));
