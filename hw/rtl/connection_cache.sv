@@ -19,19 +19,19 @@ module connection_cache #(
     // Forget what is here of the connection, changes too, and read it anew.
     input logic lookup_anew,
     output logic answer,
-    output logic [511:0] answer_line,
+    output logic [nic_pkg::CONNECTION_BITS-1:0] answer_line,
     input logic update,
-    input logic [511:0] update_line,
+    input logic [nic_pkg::CONNECTION_BITS-1:0] update_line,
     // Host memory.
     output logic read,
     input logic read_ready,
     output logic [31:0] read_address,
     input logic data_valid,
-    input logic [511:0] data,
+    input logic [nic_pkg::CONNECTION_BITS-1:0] data,
     output logic write,
     input logic write_ready,
     output logic [31:0] write_address,
-    output logic [511:0] write_data,
+    output logic [nic_pkg::CONNECTION_BITS-1:0] write_data,
     output logic count_hit,
     output logic count_miss
 );
@@ -79,7 +79,7 @@ module connection_cache #(
   end
   // The line was updated in the cycle of this lookup, when the memory was read.
   logic just_updated_q;
-  logic [511:0] just_updated_line_q;
+  logic [nic_pkg::CONNECTION_BITS-1:0] just_updated_line_q;
   always_ff @(posedge clk) begin
     just_updated_q <= update && lookup && lookup_connection == connection_q;
     just_updated_line_q <= update_line;
@@ -89,7 +89,7 @@ module connection_cache #(
 
   logic store;
   logic [SETS_LOG2+WAYS_LOG2-1:0] store_at;
-  logic [511:0] store_line;
+  logic [nic_pkg::CONNECTION_BITS-1:0] store_line;
   logic filled;
   assign filled = state_q == WAIT && data_valid;
   assign store = update || filled;
@@ -97,12 +97,12 @@ module connection_cache #(
   assign store_line = filled ? data : update_line;
 
   // One memory for each way, all read at once, in the cycle of the lookup.
-  logic [511:0] way_lines[WAYS];
+  logic [nic_pkg::CONNECTION_BITS-1:0] way_lines[WAYS];
   logic [SETS_LOG2-1:0] read_set;
   assign read_set = (state_q == IDLE) ? lookup_connection[SETS_LOG2-1:0] : set;
   for (genvar w = 0; w < WAYS; w++) begin : ways
     line_ram #(
-        .WIDTH(512),
+        .WIDTH(nic_pkg::CONNECTION_BITS),
         .ADDRESS_BITS(SETS_LOG2)
     ) lines (
         .clk,

@@ -17,15 +17,15 @@ module host_port #(
     input logic receive_write,
     output logic receive_write_ready,
     input logic [31:0] receive_write_address,
-    input logic [511:0] receive_write_data,
+    input logic [nic_pkg::LINE_BITS-1:0] receive_write_data,
     input logic cache_write,
     output logic cache_write_ready,
     input logic [31:0] cache_write_address,
-    input logic [511:0] cache_write_data,
+    input logic [nic_pkg::LINE_BITS-1:0] cache_write_data,
     input logic status_write,
     output logic status_write_ready,
     input logic [31:0] status_write_address,
-    input logic [511:0] status_write_data,
+    input logic [nic_pkg::LINE_BITS-1:0] status_write_data,
     // To the host.
     output logic host_read,
     input logic host_read_ready,
@@ -34,7 +34,7 @@ module host_port #(
     output logic host_write,
     input logic host_write_ready,
     output logic [31:0] host_write_address,
-    output logic [511:0] host_write_data
+    output logic [nic_pkg::LINE_BITS-1:0] host_write_data
 );
   // Who waits for each read that is out: 1 for the cache.
   logic waiting_ready;

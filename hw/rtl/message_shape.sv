@@ -38,7 +38,7 @@ module message_shape (
   assign last = bytes <= offset_next;
   assign expected_bytes = last ? 16'(bytes - offset) : payload_max;
   // A full packet's lines, with its head of 24 bytes.
-  assign packet_lines = 6'((17'(payload_max) + 17'd87) >> 6);
+  assign packet_lines = 6'((17'(payload_max) + 17'(24 + nic_pkg::LINE_BYTES - 1)) >> nic_pkg::LINE_BYTES_LOG2);
   assign line = 8'(number[2:0] * 8'(packet_lines));
   assign lines_end = 9'(line) + 9'(lines);
   assign good = several && bounded && number < 16'(nic_pkg::MESSAGE_PACKETS) && offset < bytes &&

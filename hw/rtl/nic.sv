@@ -31,28 +31,29 @@ module nic #(
     input logic push_valid,
     output logic push_ready,
     input logic [7:0] push_flow,
-    input logic [511:0] push_line,
+    input logic [nic_pkg::LINE_BITS-1:0] push_line,
     // Lines of host memory. Reads are answered in order, and see what was written before.
     output logic host_read,
     input logic host_read_ready,
     output logic [31:0] host_read_address,
     input logic host_data_valid,
-    input logic [511:0] host_data,
+    input logic [nic_pkg::LINE_BITS-1:0] host_data,
     output logic host_write,
     input logic host_write_ready,
     output logic [31:0] host_write_address,
-    output logic [511:0] host_write_data,
+    output logic [nic_pkg::LINE_BITS-1:0] host_write_data,
     // The wire.
     output logic tx_valid,
     input logic tx_ready,
-    output logic [511:0] tx_data,
-    output logic [6:0] tx_bytes,
+    output logic [nic_pkg::LINE_BITS-1:0] tx_data,
+    output logic [nic_pkg::LINE_BYTES_LOG2:0] tx_bytes,
     output logic tx_last,
     output logic [47:0] tx_remote,
     input logic rx_valid,
-    input logic [511:0] rx_data,
-    input logic [6:0] rx_bytes,
+    input logic [nic_pkg::LINE_BITS-1:0] rx_data,
+    input logic [nic_pkg::LINE_BYTES_LOG2:0] rx_bytes,
     input logic rx_last,
+    input logic rx_spoiled,
     input logic [47:0] rx_remote
 );
   localparam int FLOW_BITS = (FLOWS > 1) ? $clog2(FLOWS) : 1;
@@ -141,9 +142,9 @@ module nic #(
   logic buffer_take;
   logic buffer_write;
   logic [BUFFER_ADDRESS_BITS-1:0] buffer_write_address;
-  logic [511:0] buffer_write_data;
+  logic [nic_pkg::LINE_BITS-1:0] buffer_write_data;
   logic [BUFFER_ADDRESS_BITS-1:0] buffer_read_address;
-  logic [511:0] buffer_read_data;
+  logic [nic_pkg::LINE_BITS-1:0] buffer_read_data;
   logic [nic_pkg::BUFFERS-1:0] released_by_calls;
   logic [nic_pkg::BUFFERS-1:0] released_by_core;
   logic [nic_pkg::BUFFERS-1:0] released_by_transmitter;
@@ -161,7 +162,7 @@ module nic #(
   );
   /* verilator lint_on PINCONNECTEMPTY */
   line_ram #(
-      .WIDTH(512),
+      .WIDTH(nic_pkg::LINE_BITS),
       .ADDRESS_BITS(BUFFER_ADDRESS_BITS)
   ) buffers (
       .clk,
@@ -173,11 +174,11 @@ module nic #(
   );
 
   // Lines that the host pushes wait here.
-  localparam int PUSH_BITS = FLOW_BITS + 512;
+  localparam int PUSH_BITS = FLOW_BITS + nic_pkg::LINE_BITS;
   logic pushed_valid;
   logic pushed_take;
   logic [FLOW_BITS-1:0] pushed_flow;
-  logic [511:0] pushed_line;
+  logic [nic_pkg::LINE_BITS-1:0] pushed_line;
   logic push_good;
   // A push to a flow that does not exist is dropped.
   assign push_good = push_valid && push_flow < 8'(FLOWS);
@@ -210,15 +211,17 @@ module nic #(
   logic receive_write;
   logic receive_write_ready;
   logic [31:0] receive_write_address;
-  logic [511:0] receive_write_data;
+  logic [nic_pkg::LINE_BITS-1:0] receive_write_data;
   logic cache_write;
   logic cache_write_ready;
   logic [31:0] cache_write_address;
-  logic [511:0] cache_write_data;
+  logic [nic_pkg::LINE_BITS-1:0] cache_write_data;
+  logic [nic_pkg::CONNECTION_BITS-1:0] cache_write_state;
+  assign cache_write_data = nic_pkg::LINE_BITS'(cache_write_state);
   logic status_write;
   logic status_write_ready;
   logic [31:0] status_write_address;
-  logic [511:0] status_write_data;
+  logic [nic_pkg::LINE_BITS-1:0] status_write_data;
   host_port host (
       .*
   );
@@ -288,7 +291,7 @@ module nic #(
 
   // Packets from the wire.
   logic line_push;
-  logic [511:0] line_push_data;
+  logic [nic_pkg::LINE_BITS-1:0] line_push_data;
   logic line_push_ready;
   logic line_commit;
   logic line_rollback;
@@ -305,6 +308,7 @@ module nic #(
       .wire_data(rx_data),
       .wire_bytes(rx_bytes),
       .wire_last(rx_last),
+      .wire_spoiled(rx_spoiled),
       .wire_remote(rx_remote),
       .line_data(line_push_data),
       .line_ready(line_push_ready),
@@ -315,9 +319,9 @@ module nic #(
   );
   logic line_valid;
   logic line_take;
-  logic [511:0] line;
+  logic [nic_pkg::LINE_BITS-1:0] line;
   packet_fifo #(
-      .WIDTH(512),
+      .WIDTH(nic_pkg::LINE_BITS),
       .DEPTH_LOG2(RECEIVE_LINES_LOG2)
   ) receive_buffer (
       .clk,
@@ -402,9 +406,9 @@ module nic #(
   logic [15:0] lookup_connection;
   logic lookup_anew;
   logic answer;
-  logic [511:0] answer_line;
+  logic [nic_pkg::CONNECTION_BITS-1:0] answer_line;
   logic update;
-  logic [511:0] update_line;
+  logic [nic_pkg::CONNECTION_BITS-1:0] update_line;
   logic count_hit;
   logic count_miss;
   connection_cache #(
@@ -415,11 +419,11 @@ module nic #(
       .read_ready(cache_read_ready),
       .read_address(cache_read_address),
       .data_valid(cache_data_valid),
-      .data(host_data),
+      .data(host_data[nic_pkg::CONNECTION_BITS-1:0]),
       .write(cache_write),
       .write_ready(cache_write_ready),
       .write_address(cache_write_address),
-      .write_data(cache_write_data),
+      .write_data(cache_write_state),
       .*
   );
   logic begin_call;

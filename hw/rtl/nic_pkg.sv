@@ -1,10 +1,16 @@
 // What several modules of the NIC agree on: kinds of packets and entries, and where the fields of a connection's line are.
 // docs/nic.md has the formats in tables.
+//
+// The width of a line is a parameter of the whole NIC, since structures here have it: NIC_LINE_BYTES_LOG2, which tools define.
+`ifndef NIC_LINE_BYTES_LOG2
+`define NIC_LINE_BYTES_LOG2 6
+`endif
 /* verilator lint_off UNUSEDPARAM */
 package nic_pkg;
-  // A line is what host memory, rings and the wire move at once.
-  localparam int LINE_BITS = 512;
-  localparam int LINE_BYTES = 64;
+  // A line is what host memory, rings and the wire move at once: 64 bytes, or 128 where the NIC is built with 7.
+  localparam int LINE_BYTES_LOG2 = `NIC_LINE_BYTES_LOG2;
+  localparam int LINE_BYTES = 1 << LINE_BYTES_LOG2;
+  localparam int LINE_BITS = 8 * LINE_BYTES;
   // A data packet and an entry both begin with this many bytes before the payload.
   localparam int HEAD_BITS = 192;
 
@@ -57,7 +63,8 @@ package nic_pkg;
   localparam logic [1:0] VERDICT_DENIED = 2'd1;
   localparam logic [1:0] VERDICT_LIMITED = 2'd2;
 
-  // Fields of a connection's line, by their lowest bit.
+  // A connection's state is the lowest bits of its line, whose other bits are zero. Its fields, by their lowest bit:
+  localparam int CONNECTION_BITS = 512;
   localparam int CONNECTION_VALID = 0;
   localparam int CONNECTION_SERVER = 1;
   localparam int CONNECTION_SLOTS = 4;            // 4 bits

@@ -6,15 +6,17 @@ module packet_rx (
     input logic enable,
     // Packets carry a check; else their field is zero.
     input logic checking,
-    // From the wire: lines, with how many bytes of each are the packet's, 64 in all but the last.
+    // From the wire: lines, with how many bytes of each are the packet's, all in all but the last.
     input logic wire_valid,
-    input logic [511:0] wire_data,
-    input logic [6:0] wire_bytes,
+    input logic [nic_pkg::LINE_BITS-1:0] wire_data,
+    input logic [nic_pkg::LINE_BYTES_LOG2:0] wire_bytes,
     input logic wire_last,
+    // Lines of this packet were lost on their way from the wire's clock; said with its last line.
+    input logic wire_spoiled,
     input logic [47:0] wire_remote,
     // To the receive buffer.
     output logic line_push,
-    output logic [511:0] line_data,
+    output logic [nic_pkg::LINE_BITS-1:0] line_data,
     input logic line_ready,
     output logic line_commit,
     output logic line_rollback,
@@ -31,24 +33,24 @@ module packet_rx (
 );
   logic [5:0] lines_q;
   logic [15:0] sum_q;
-  logic [511:0] first_q;
+  logic [nic_pkg::LINE_BITS-1:0] first_q;
   // Nothing of this packet is kept any more: too long, or no room.
   logic long_q;
   logic full_q;
 
   logic is_first;
-  logic [511:0] kept;
-  logic [511:0] first;
+  logic [nic_pkg::LINE_BITS-1:0] kept;
+  logic [nic_pkg::LINE_BITS-1:0] first;
   logic [15:0] sum;
   logic [15:0] bytes;
   logic long_now;
   logic full_now;
   assign is_first = lines_q == 6'd0;
   assign first = is_first ? kept : first_q;
-  assign bytes = {4'd0, lines_q, 6'd0} + 16'(wire_bytes);
+  assign bytes = (16'(lines_q) << nic_pkg::LINE_BYTES_LOG2) + 16'(wire_bytes);
   assign long_now = long_q || lines_q >= 6'(nic_pkg::BUFFER_LINES);
   // A packet of one line needs no room in the receive buffer.
-  assign full_now = full_q || !packet_ready || (!is_first && !line_ready);
+  assign full_now = full_q || wire_spoiled || !packet_ready || (!is_first && !line_ready);
 
   byte_mask mask (
       .bytes(16'(wire_bytes)),

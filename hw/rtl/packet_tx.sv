@@ -8,7 +8,7 @@ module packet_tx (
     input nic_pkg::transmit_t command,
     // The message buffers, read with a cycle's delay.
     output logic [nic_pkg::BUFFER_BITS+nic_pkg::BUFFER_LINE_BITS-1:0] buffer_address,
-    input logic [511:0] buffer_data,
+    input logic [nic_pkg::LINE_BITS-1:0] buffer_data,
     // The packet has left its buffer, which is free, or the call's still.
     output logic done,
     output logic done_release,
@@ -16,8 +16,8 @@ module packet_tx (
     // To the wire.
     output logic wire_valid,
     input logic wire_ready,
-    output logic [511:0] wire_data,
-    output logic [6:0] wire_bytes,
+    output logic [nic_pkg::LINE_BITS-1:0] wire_data,
+    output logic [nic_pkg::LINE_BYTES_LOG2:0] wire_bytes,
     output logic wire_last,
     output logic [47:0] wire_remote,
     output logic count_sent
@@ -31,7 +31,7 @@ module packet_tx (
   logic [15:0] check;
   line_sum adder (
       .start(command.sum),
-      .line(command.raw ? 512'd0 : {320'd0, command.head}),
+      .line(command.raw ? '0 : nic_pkg::LINE_BITS'(command.head)),
       .sum(head_sum)
   );
   assign check = !checking ? 16'd0 : (head_sum == 16'hffff) ? 16'hffff : ~head_sum;
@@ -44,7 +44,7 @@ module packet_tx (
   // A raw packet begins in the buffer's second line.
   assign line_last = command.lines - (command.raw ? 6'd2 : 6'd1);
   assign packet_bytes = command.raw ? command.bytes : command.bytes + 16'(command.head_bytes);
-  assign bytes_left = packet_bytes - {4'd0, line_q, 6'd0};
+  assign bytes_left = packet_bytes - (16'(line_q) << nic_pkg::LINE_BYTES_LOG2);
   assign beat = sending_q && wire_ready;
   // Before a packet begins, its first line is read.
   assign line_next = !sending_q ? 6'd0 : beat ? line_q + 6'd1 : line_q;
@@ -52,7 +52,7 @@ module packet_tx (
 
   assign wire_valid = sending_q;
   assign wire_last = line_q == line_last;
-  assign wire_bytes = wire_last ? bytes_left[6:0] : 7'd64;
+  assign wire_bytes = wire_last ? bytes_left[nic_pkg::LINE_BYTES_LOG2:0] : (nic_pkg::LINE_BYTES_LOG2 + 1)'(nic_pkg::LINE_BYTES);
   assign wire_remote = command.remote;
   always_comb begin
     wire_data = command.payload ? buffer_data : '0;
@@ -87,6 +87,6 @@ module packet_tx (
 
   /* verilator lint_off UNUSEDSIGNAL */
   logic unused;
-  assign unused = &{1'b0, bytes_left[15:7], line_next[5]};
+  assign unused = &{1'b0, bytes_left[15:nic_pkg::LINE_BYTES_LOG2+1], line_next[5]};
   /* verilator lint_on UNUSEDSIGNAL */
 endmodule

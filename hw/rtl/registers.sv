@@ -53,7 +53,7 @@ module registers #(
     input logic [31:0] bucket
 );
   localparam logic [31:0] IDENTITY = 32'h5056_4e31;
-  localparam logic [31:0] PARAMETERS = {8'(nic_pkg::BUFFER_LINES), 16'(nic_pkg::BUFFERS), 8'(FLOWS)};
+  localparam logic [31:0] PARAMETERS = {8'(nic_pkg::BUFFER_LINES), 4'(nic_pkg::LINE_BYTES_LOG2 - 6), 12'(nic_pkg::BUFFERS), 8'(FLOWS)};
 
   // Registers that are only kept, and read back: one word for each address below 0x600.
   logic [31:0] control_q;

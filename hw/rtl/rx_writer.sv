@@ -29,12 +29,12 @@ module rx_writer #(
     // The receive buffer.
     input logic line_valid,
     output logic line_take,
-    input logic [511:0] line,
+    input logic [nic_pkg::LINE_BITS-1:0] line,
     // Host memory.
     output logic write,
     input logic write_ready,
     output logic [31:0] write_address,
-    output logic [511:0] write_data,
+    output logic [nic_pkg::LINE_BITS-1:0] write_data,
     // A slot has been written.
     output logic written,
     output logic [FLOW_BITS-1:0] written_flow
@@ -104,9 +104,9 @@ module rx_writer #(
     if (short_writes || long_header) begin
       write_address = slot_address;
       write_data[nic_pkg::HEAD_BITS-1:0] = {short_writes ? short_order.head[HEAD_TOP:1] : long_order.head[HEAD_TOP:1], phase};
-      write_data[511:nic_pkg::HEAD_BITS] = '0;
-      if (short_writes && short_order.payload) write_data[511:nic_pkg::HEAD_BITS] = short_order.first[511:nic_pkg::HEAD_BITS];
-      if (!short_writes && long_order.payload) write_data[511:nic_pkg::HEAD_BITS] = long_order.first[511:nic_pkg::HEAD_BITS];
+      write_data[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS] = '0;
+      if (short_writes && short_order.payload) write_data[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS] = short_order.first[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS];
+      if (!short_writes && long_order.payload) write_data[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS] = long_order.first[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS];
     end else begin
       write_address = (long_order.store ? long_order.store_address : slot_address) + 32'(done_q) + (long_order.raw ? 32'd1 : 32'd0);
       write_data = (done_q == 6'd0) ? long_order.first : line;

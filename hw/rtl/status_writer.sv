@@ -12,7 +12,7 @@ module status_writer #(
     output logic write,
     input logic write_ready,
     output logic [31:0] write_address,
-    output logic [511:0] write_data
+    output logic [nic_pkg::LINE_BITS-1:0] write_data
 );
   logic [FLOW_BITS-1:0] flow_q;
   logic [15:0] told_q[FLOWS];
@@ -21,7 +21,7 @@ module status_writer #(
   assign taken = flow_taken[16*flow_q+:16];
   assign write = flow_enable[flow_q] && taken != told_q[flow_q];
   assign write_address = flow_status[32*flow_q+:32];
-  assign write_data = {496'd0, taken};
+  assign write_data = nic_pkg::LINE_BITS'(taken);
 
   always_ff @(posedge clk) begin
     if (rst) begin

@@ -42,9 +42,9 @@ module transport_core #(
     output logic [15:0] lookup_connection,
     output logic lookup_anew,
     input logic answer,
-    input logic [511:0] answer_line,
+    input logic [nic_pkg::CONNECTION_BITS-1:0] answer_line,
     output logic update,
-    output logic [511:0] update_line,
+    output logic [nic_pkg::CONNECTION_BITS-1:0] update_line,
     // Method and first bytes of the packet that was chosen, and the policies' verdict on it.
     output logic [15:0] packet_method,
     output logic [255:0] packet_payload,
@@ -121,7 +121,7 @@ module transport_core #(
 
   logic [1:0] state_q;
   logic [1:0] source_q;
-  logic [511:0] line_q;
+  logic [nic_pkg::CONNECTION_BITS-1:0] line_q;
   logic denied_q;
 
   // The event that was chosen, if it is a packet or an entry.

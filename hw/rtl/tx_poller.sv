@@ -38,17 +38,17 @@ module tx_poller #(
     output logic buffer_take,
     output logic buffer_write,
     output logic [nic_pkg::BUFFER_BITS+nic_pkg::BUFFER_LINE_BITS-1:0] buffer_address,
-    output logic [511:0] buffer_data,
+    output logic [nic_pkg::LINE_BITS-1:0] buffer_data,
     // Host memory.
     output logic read,
     input logic read_ready,
     output logic [31:0] read_address,
     input logic data_valid,
-    input logic [511:0] data,
+    input logic [nic_pkg::LINE_BITS-1:0] data,
     // Lines that the host pushes.
     input logic push_valid,
     input logic [FLOW_BITS-1:0] push_flow,
-    input logic [511:0] push_line,
+    input logic [nic_pkg::LINE_BITS-1:0] push_line,
     output logic push_take,
     // What was taken. Ready says that there is room for it, and beside it for an entry of each flow whose lines are being read.
     output logic entry_valid,
@@ -90,7 +90,7 @@ module tx_poller #(
   // The line that has come: a header, by either way.
   logic push_now;
   logic header_now;
-  logic [511:0] header;
+  logic [nic_pkg::LINE_BITS-1:0] header;
   logic [FLOW_BITS-1:0] header_flow;
   logic [15:0] taken;
   logic [3:0] slots_log2;
@@ -125,7 +125,8 @@ module tx_poller #(
   assign bytes = header[31:16];
   assign raw = kind == nic_pkg::ENTRY_RAW;
   assign known = kind == nic_pkg::ENTRY_REQUEST || kind == nic_pkg::ENTRY_RESPONSE || kind == nic_pkg::ENTRY_FRAGMENT || raw;
-  assign lines_wide = raw ? 16'((17'(bytes) + 17'd127) >> 6) : 16'((17'(bytes) + 17'd87) >> 6);
+  assign lines_wide = raw ? 16'((17'(bytes) + 17'(2 * nic_pkg::LINE_BYTES - 1)) >> nic_pkg::LINE_BYTES_LOG2)
+      : 16'((17'(bytes) + 17'(24 + nic_pkg::LINE_BYTES - 1)) >> nic_pkg::LINE_BYTES_LOG2);
   assign lines_max = push_now ? 16'd1 :
       (stride_log2 > 4'd5) ? 16'(nic_pkg::BUFFER_LINES) : (16'd1 << stride_log2);
   assign bad = !known || lines_wide > lines_max || (raw && bytes < 16'd16);
@@ -148,8 +149,8 @@ module tx_poller #(
   // Bytes of this line that are the message's, and their sum. The head is not the payload's; of a raw entry, neither is the rest
   // of the first line.
   logic [15:0] line_bytes;
-  logic [511:0] line_kept;
-  logic [511:0] line_summed;
+  logic [nic_pkg::LINE_BITS-1:0] line_kept;
+  logic [nic_pkg::LINE_BITS-1:0] line_summed;
   logic [15:0] sum_before;
   logic [15:0] sum_after;
   logic [15:0] header_sum;
@@ -161,14 +162,14 @@ module tx_poller #(
   assign body_raw = body_entry.kind == nic_pkg::ENTRY_RAW;
   always_comb begin
     if (body_line) begin
-      // Line k begins 64 k bytes into the packet, of a raw entry 64 (k - 1).
-      line_bytes = body_raw ? body_entry.bytes - {4'd0, answered, 6'd0}
-          : body_entry.bytes + 16'd24 - {4'd0, answered + 6'd1, 6'd0};
+      // Line k begins k lines into the packet, of a raw entry k - 1.
+      line_bytes = body_raw ? body_entry.bytes - (16'(answered) << nic_pkg::LINE_BYTES_LOG2)
+          : body_entry.bytes + 16'd24 - ((16'(answered) + 16'd1) << nic_pkg::LINE_BYTES_LOG2);
       line_summed = line_kept;
       sum_before = sum_q[data_flow];
     end else begin
-      line_bytes = raw ? 16'd64 : bytes + 16'd24;
-      line_summed = raw ? '0 : {line_kept[511:192], 192'd0};
+      line_bytes = raw ? 16'(nic_pkg::LINE_BYTES) : bytes + 16'd24;
+      line_summed = raw ? '0 : {line_kept[nic_pkg::LINE_BITS-1:nic_pkg::HEAD_BITS], nic_pkg::HEAD_BITS'(0)};
       sum_before = '0;
     end
   end
@@ -182,7 +183,7 @@ module tx_poller #(
       .line(line_summed),
       .sum(sum_after)
   );
-  logic [511:0] header_or_body;
+  logic [nic_pkg::LINE_BITS-1:0] header_or_body;
   assign header_or_body = body_line ? data : header;
   assign header_sum = sum_after;
 

@@ -21,6 +21,8 @@ use tools::{YOSYS_MISSING, YosysProgram, rtl_files};
 
 /// The packages whose tests run over the simulated hardware.
 pub(crate) const TESTS: [&str; 3] = ["provost-nic-tests", "provost-nic-bench", "provost-transport-nic"];
+/// What is linted, and with lines of how many bytes, as a logarithm: the NIC, and the NIC for placement and routing.
+const LINTED: [(&str, u32); 3] = [("nic", 6), ("nic", 7), ("nic_timing", 6)];
 /// Lines of a SystemVerilog file.
 const FILE_LINES_MAX: usize = 650;
 
@@ -142,14 +144,17 @@ fn lint(workspace: &Workspace) -> Result<(), Complaints> {
     if !has_verilator() {
         return Ok(());
     }
-    let mut command = Command::new("verilator");
-    command
-        .current_dir(&workspace.root)
-        .args(["--lint-only", "-Wall", "--top-module", "nic_timing"]);
-    command.args(rtl_files(workspace)?.iter().map(|name| format!("hw/rtl/{name}")));
-    // What contains the NIC for placement and routing.
-    command.arg("hw/bench/nic_timing.sv");
-    reported(run_command(&mut command))
+    for (top, line_bytes_log2) in LINTED {
+        let mut command = Command::new("verilator");
+        command
+            .current_dir(&workspace.root)
+            .args(["--lint-only", "-Wall", "--top-module", top]);
+        command.arg(format!("+define+NIC_LINE_BYTES_LOG2={line_bytes_log2}"));
+        command.args(rtl_files(workspace)?.iter().map(|name| format!("hw/rtl/{name}")));
+        command.arg("hw/bench/nic_timing.sv");
+        reported(run_command(&mut command))?;
+    }
+    Ok(())
 }
 
 fn length_complaints(workspace: &Workspace) -> Result<Complaints, Complaints> {

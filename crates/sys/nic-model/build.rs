@@ -104,7 +104,11 @@ mod verilator {
             "0",
         ]);
         command.args(["--top-module", module, "--prefix", &format!("V{name}"), "--Mdir"]);
-        command.arg(folder).args(parameters).args(&sources);
+        command.arg(folder).args(parameters);
+        if cfg!(feature = "line-128") {
+            command.arg("+define+NIC_LINE_BYTES_LOG2=7");
+        }
+        command.args(&sources);
         let output = command.output().expect("verilator starts");
         assert!(
             output.status.success(),

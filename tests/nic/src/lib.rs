@@ -4,11 +4,13 @@
 //! A seed replays exactly. A cycle of a NIC is 5 ns.
 #![forbid(unsafe_code)]
 
+mod coverage;
 mod random;
 pub mod rig;
 mod traffic;
 mod world;
 
+pub use coverage::Coverage;
 pub use random::SeededRandom;
 pub use traffic::{CallPattern, ClientRecord, ServerRecord};
 pub use world::{HostKind, WireFaults, World, WorldConfig, nic_config, nic_config_with_areas};

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use provost_nic::LINE_BYTES;
+
 /// What calls look like.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPattern {
@@ -84,7 +86,7 @@ impl ServerRecord {
         *self.by_flow.entry(flow).or_default() += 1;
         *self
             .by_lines
-            .entry((request.len() + 24).div_ceil(64))
+            .entry((request.len() + 24).div_ceil(LINE_BYTES))
             .or_default() += 1;
         (pattern.status(tag), pattern.response(request))
     }

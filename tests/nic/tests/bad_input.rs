@@ -3,7 +3,7 @@
 use provost_datagram::Checking;
 use provost_datagram::packet::{Flags, Head, Header, Kind, Packet, Prefix};
 use provost_nic::registers::{self, CounterName};
-use provost_nic::{Balance, Board, EntryHead, EntryKind};
+use provost_nic::{Balance, Board, EntryHead, EntryKind, LINE_BYTES, Line};
 use provost_nic_tests::rig::{CLIENT, LOCAL_TOKEN, NicRig, SERVER};
 use provost_nic_tests::{SeededRandom, say_skipped};
 
@@ -19,7 +19,7 @@ const TIMEOUT: u16 = 5;
 const TOO_LARGE: u16 = 6;
 
 /// Writes a slot of flow 1's transmit ring as it stands, past the driver's checks.
-fn write_slot(rig: &mut NicRig, slot: u32, mut line: [u8; 64]) {
+fn write_slot(rig: &mut NicRig, slot: u32, mut line: Line) {
     line[0] |= 1;
     rig.nic.write_line(rig.rings[1].shape().base + (slot << 3), &line);
 }
@@ -118,7 +118,7 @@ fn any_lines_in_a_transmit_ring_are_taken_or_refused_and_nothing_hangs() {
         };
         let mut random = SeededRandom::new(seed);
         for slot in 0..16 {
-            let mut line = [0; 64];
+            let mut line = [0; LINE_BYTES];
             line.fill_with(|| random.draw() as u8);
             // Half have a kind and a connection that are known.
             if random.chance(500) {

@@ -5,7 +5,8 @@ use provost_datagram::Checking;
 use provost_datagram::packet::{Flags, Head, Header, Kind, Prefix};
 use provost_nic::registers::CounterName;
 use provost_nic::{
-    Balance, Board, EntryHead, EntryKind, FetchMode, Line, MessageAreas, MessagePart, StoredMessage,
+    Balance, Board, EntryHead, EntryKind, FetchMode, LINE_BYTES, Line, MessageAreas, MessagePart,
+    StoredMessage,
 };
 use provost_nic_model::{HostTiming, WirePacket};
 use provost_nic_tests::rig::{CLIENT, LOCAL_TOKEN, NicRig, REMOTE, SERVER};
@@ -58,7 +59,7 @@ fn messages_of_several_packets_go_between_nics_and_software() {
             assert_eq!(world.server.executed.len() as u64, CALLS);
             assert!(world.server.executed.values().all(|times| *times == 1));
             let longest = world.server.by_lines.keys().max();
-            assert!(longest >= Some(&(BYTES_MAX / 64)), "{longest:?} lines");
+            assert!(longest >= Some(&(BYTES_MAX / LINE_BYTES)), "{longest:?} lines");
             println!(
                 "{hosts:?}: {CALLS} calls in {} cycles, faults {:?}",
                 world.cycle(),
@@ -363,7 +364,7 @@ fn packets_that_lie_about_lengths_write_nothing_elsewhere_and_deliver_nothing_st
     let Some(mut rig) = rig() else {
         return;
     };
-    const CANARY: Line = [0xc5; 64];
+    const CANARY: Line = [0xc5; LINE_BYTES];
     let area = 1 << AREAS.lines_log2;
     let own = AREAS.base + u32::from(SERVER) * 8 * area;
     let lines = AREAS.base..AREAS.base + AREAS.lines(4);

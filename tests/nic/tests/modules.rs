@@ -3,24 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use provost_nic::LINE_BYTES;
 use provost_nic_model::RtlModel;
-use provost_nic_tests::{SeededRandom, model_or_skip};
-
-/// How often each situation came up.
-#[derive(Default)]
-struct Coverage(BTreeMap<&'static str, u64>);
-
-impl Coverage {
-    fn note(&mut self, situation: &'static str, happened: bool) {
-        *self.0.entry(situation).or_default() += u64::from(happened);
-    }
-
-    fn require_all(&self, module: &str) {
-        println!("{module}: {:?}", self.0);
-        let missing: Vec<_> = self.0.iter().filter(|(_, count)| **count == 0).collect();
-        assert!(missing.is_empty(), "{module}: never came up: {missing:?}");
-    }
-}
+use provost_nic_tests::{Coverage, SeededRandom, model_or_skip};
 
 #[test]
 fn the_receive_buffer_is_a_queue_of_whole_packets() {
@@ -470,15 +455,15 @@ fn a_nic_of_one_flow_gives_no_request_to_another() {
     ] {
         core.set_named(name, 1);
     }
-    // Fields of a packet, from its lowest bit: 512 of the first line, 16 of bytes, 6 of lines, 48 of the address.
-    const BYTES_AT: usize = 64;
-    let mut first = [0; 64];
+    // Fields of a packet, from its lowest bit: the first line, 16 bits of bytes, 6 of lines, 48 of the address.
+    const BYTES_AT: usize = LINE_BYTES;
+    let mut first = [0; LINE_BYTES];
     // A request of slot 0 and call 1, to a session with the token 0, of no bytes.
     first[0] = 1;
     first[8] = 1;
     let ports = ["packet_next", "answer_line", "receive"].map(|name| core.port(name));
     let packet = core.bytes_mut(ports[0]);
-    packet[..64].copy_from_slice(&first);
+    packet[..LINE_BYTES].copy_from_slice(&first);
     packet[BYTES_AT] = 24;
     // One line.
     packet[BYTES_AT + 2] = 1;
@@ -500,9 +485,10 @@ fn a_nic_of_one_flow_gives_no_request_to_another() {
                 core.settle();
                 let looked_up = core.get_named("lookup") == 1;
                 if core.get_named("receive_valid") == 1 {
-                    // The flow lies above 512 bits of the first line, 192 of the head, and 6 of the lines.
+                    // The flow lies above the bits of the first line, 192 of the head, and 6 of the lines.
                     let order = core.bytes(ports[2]);
-                    let flow = u16::from_le_bytes([order[88], order[89]]) >> 6 & 0xff;
+                    let flow =
+                        u16::from_le_bytes([order[LINE_BYTES + 24], order[LINE_BYTES + 25]]) >> 6 & 0xff;
                     delivered = Some(flow);
                 }
                 core.edge();

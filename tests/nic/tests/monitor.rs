@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use provost_datagram::Checking;
 use provost_datagram::packet::{Flags, Head, Header, Kind, Prefix};
 use provost_nic::registers::{self, CounterName};
-use provost_nic::{Balance, Board, COMMAND_LOAD, ConnectionRole, EntryKind, IDENTITY};
+use provost_nic::{Balance, Board, COMMAND_LOAD, ConnectionRole, EntryKind, IDENTITY, LINE_BYTES};
 use provost_nic_model::{HostTiming, SimulatedNic, WirePacket};
 use provost_nic_tests::rig::{CLIENT, LOCAL_TOKEN, NicRig, PEER, SERVER};
 use provost_nic_tests::say_skipped;
@@ -70,7 +70,9 @@ fn every_register_reads_as_described_and_holds_what_was_written_to_it_alone() {
         for (index, address) in register.addresses.iter().enumerate() {
             let value = match &*register.name {
                 "IDENTITY" => IDENTITY,
-                "PARAMETERS" => u32::from(FLOWS) | 64 << 8 | 32 << 24,
+                "PARAMETERS" => {
+                    u32::from(FLOWS) | 64 << 8 | (LINE_BYTES as u32 / 64).ilog2() << 20 | 32 << 24
+                }
                 "TIMEOUT" => 15_625,
                 "TRIES_MAX" => 10,
                 _ => 0,

@@ -2,7 +2,7 @@
 
 use provost_datagram::Checking;
 use provost_datagram::packet::DATA_HEADER_BYTES;
-use provost_nic::{Balance, FetchMode, FlowShape, MESSAGE_PACKETS_MAX, MessageAreas, RingError};
+use provost_nic::{Balance, FetchMode, FlowShape, LINE_BYTES, MESSAGE_PACKETS_MAX, MessageAreas, RingError};
 
 /// What a host is told when it starts.
 #[derive(Clone, Debug)]
@@ -123,6 +123,9 @@ pub enum HostError {
     /// The board has no NIC that this driver knows.
     #[error("no NIC answers at these registers: the identity reads as {0:#x}")]
     Identity(u32),
+    /// The NIC is built for another width of line.
+    #[error("the NIC moves lines of {0} bytes, and this driver is built for {LINE_BYTES}")]
+    LineBytes(usize),
     /// The NIC cannot check packets so.
     #[error("the NIC does not know {0:?}: choose Checking::Wire or Checking::Packets, at all ends alike")]
     Checking(Checking),

@@ -9,8 +9,8 @@ use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet
 use provost_datagram::{Checking, PACKET_BYTES_MIN, SessionId};
 use provost_nic::{
     Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
-    EntryError, EntryHead, EntryKind, IDENTITY, MESSAGE_PACKETS_MAX, MessagePart, Received, RingDriver,
-    RingError, SLOTS_MAX, registers,
+    EntryError, EntryHead, EntryKind, IDENTITY, LINE_BYTES, MESSAGE_PACKETS_MAX, MessagePart, Received,
+    RingDriver, RingError, SLOTS_MAX, line_bytes, registers,
 };
 
 use crate::await_command;
@@ -163,6 +163,10 @@ impl NicHost {
         let identity = board.read_register(registers::IDENTITY);
         if identity != IDENTITY {
             return Err(HostError::Identity(identity));
+        }
+        let line_bytes = line_bytes(board.read_register(registers::PARAMETERS));
+        if line_bytes != LINE_BYTES {
+            return Err(HostError::LineBytes(line_bytes));
         }
         let checking = match config.checking {
             Checking::Wire => 0,

@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::{Head, Header, Kind, Packet};
 use provost_datagram::{Checking, SessionId};
-use provost_nic::{Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, Line, registers};
-use provost_nic_host::{HostConfig, HostEvent, NicHost, RequestTag};
+use provost_nic::{
+    Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, LINE_BYTES, Line, registers,
+};
+use provost_nic_host::{HostConfig, HostError, HostEvent, NicHost, RequestTag};
 
 const PEER: u64 = 7;
 const SLOTS: u32 = 16;
@@ -24,20 +26,21 @@ struct EmptyBoard {
     memory: HashMap<u32, Line>,
     received: u32,
     sent: u32,
+    parameters: u32,
 }
 
 impl Board for EmptyBoard {
     fn read_line(&mut self, address: u32) -> Line {
-        self.memory.get(&address).copied().unwrap_or([0; 64])
+        self.memory.get(&address).copied().unwrap_or([0; LINE_BYTES])
     }
     fn write_line(&mut self, address: u32, line: &Line) {
         self.memory.insert(address, *line);
     }
     fn read_register(&mut self, address: u16) -> u32 {
-        if address == registers::IDENTITY {
-            IDENTITY
-        } else {
-            0
+        match address {
+            registers::IDENTITY => IDENTITY,
+            registers::PARAMETERS => self.parameters,
+            _ => 0,
         }
     }
     fn write_register(&mut self, _: u16, _: u32) {}
@@ -50,8 +53,8 @@ impl EmptyBoard {
     /// Writes a packet into the receive ring, as a NIC would.
     fn deliver(&mut self, packet: &[u8]) {
         let slot = BASE + SLOTS * SLOT_LINES + self.received % SLOTS * SLOT_LINES;
-        for (index, piece) in packet.chunks(64).enumerate() {
-            let mut line = [0; 64];
+        for (index, piece) in packet.chunks(LINE_BYTES).enumerate() {
+            let mut line = [0; LINE_BYTES];
             line[..piece.len()].copy_from_slice(piece);
             self.write_line(slot + 1 + index as u32, &line);
         }
@@ -86,7 +89,7 @@ impl EmptyBoard {
             let lines = (1..SLOT_LINES).flat_map(|line| self.read_line(slot + line));
             packets.push(lines.take(head.bytes.into()).collect());
             self.sent += 1;
-            let mut status = [0; 64];
+            let mut status = [0; LINE_BYTES];
             status[..2].copy_from_slice(&(self.sent as u16).to_le_bytes());
             self.write_line(BASE + 2 * SLOTS * SLOT_LINES, &status);
         }
@@ -94,7 +97,11 @@ impl EmptyBoard {
 }
 
 fn host(board: &mut EmptyBoard) -> NicHost {
-    let config = HostConfig {
+    NicHost::start(board, config()).expect("a NIC answers")
+}
+
+fn config() -> HostConfig {
+    HostConfig {
         flows: vec![FlowShape {
             flow: 0,
             base: BASE,
@@ -115,8 +122,17 @@ fn host(board: &mut EmptyBoard) -> NicHost {
         handshake_timeout_ns: LEAVING_NS,
         idle_ns_min: IDLE_NS_MIN,
         secret: [1, 2],
+    }
+}
+
+#[test]
+fn a_nic_with_lines_of_another_width_is_refused() {
+    let mut board = EmptyBoard {
+        parameters: 2 << 20,
+        ..EmptyBoard::default()
     };
-    NicHost::start(board, config).expect("a NIC answers")
+    let started = NicHost::start(&mut board, config());
+    assert!(matches!(started, Err(HostError::LineBytes(256))));
 }
 
 fn open(cookie: u64, cipher: u8) -> Vec<u8> {

@@ -101,6 +101,6 @@ mod tests {
         assert_eq!(line[..4], [0x83, 0x53, 0x14, 0]);
         let rest: Vec<u8> = (1..=18).collect();
         assert_eq!(line[4..22], rest);
-        assert_eq!(line[22..], [0; 42]);
+        assert_eq!(line[22..], [0; LINE_BYTES - 22]);
     }
 }

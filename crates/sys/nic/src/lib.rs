@@ -20,8 +20,8 @@ pub use connection::{Balance, ConnectionLine, ConnectionRole, SLOTS_MAX};
 pub use entry::{EntryError, EntryHead, EntryKind, PAYLOAD_FIRST_BYTES, entry_lines, raw_lines};
 pub use rings::{FetchMode, FlowShape, Received, RingDriver, RingError};
 
-/// Bytes of a line: what host memory and the NIC move at once.
-pub const LINE_BYTES: usize = 64;
+/// Bytes of a line: what host memory and the NIC move at once. The NIC must be built for as many, which [`line_bytes`] says.
+pub const LINE_BYTES: usize = if cfg!(feature = "line-128") { 128 } else { 64 };
 
 /// A line of host memory.
 pub type Line = [u8; LINE_BYTES];
@@ -40,6 +40,12 @@ pub trait Board {
     /// Hands the NIC a line of a flow directly; `false` if it has no room now.
     #[must_use]
     fn push_line(&mut self, flow: u8, line: &Line) -> bool;
+}
+
+/// Bytes of a line of a NIC whose [`registers::PARAMETERS`] read as this.
+#[must_use]
+pub fn line_bytes(parameters: u32) -> usize {
+    64 << (parameters >> 20 & 15)
 }
 
 /// What [`registers::IDENTITY`] reads as.

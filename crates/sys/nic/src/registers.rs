@@ -3,7 +3,7 @@
 /// 0x50564e31, so that a driver knows what it has found.
 pub const IDENTITY: u16 = 0x000;
 
-/// What the NIC was built with: flows in bits 7..0, message buffers in 23..8, lines of a message in 31..24.
+/// What the NIC was built with: flows in bits 7..0, message buffers in 19..8, bytes of a line in 23..20 as a logarithm less 6, lines of a message in 31..24.
 pub const PARAMETERS: u16 = 0x004;
 
 /// Bit 0: take entries and packets. Bit 1: packets carry a check, because the wire has none.
