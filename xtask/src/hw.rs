@@ -1,5 +1,6 @@
 //! Chores of the NIC in `hw/`: its registers, lint, tests, proofs, synthesis. What needs a tool that is missing says so.
 
+mod crossings;
 mod logic_delay;
 mod proofs;
 mod registers;
@@ -21,8 +22,8 @@ use tools::{YOSYS_MISSING, YosysProgram, rtl_files};
 
 /// The packages whose tests run over the simulated hardware.
 pub(crate) const TESTS: [&str; 3] = ["provost-nic-tests", "provost-nic-bench", "provost-transport-nic"];
-/// What is linted, and with lines of how many bytes, as a logarithm: the NIC, and the NIC for placement and routing.
-const LINTED: [(&str, u32); 3] = [("nic", 6), ("nic", 7), ("nic_timing", 6)];
+/// What is linted, and with lines of how many bytes, as a logarithm: the NIC with a clock for each interface, and the NIC for placement and routing.
+const LINTED: [(&str, u32); 3] = [("clocked_nic", 6), ("clocked_nic", 7), ("nic_timing", 6)];
 /// Lines of a SystemVerilog file.
 const FILE_LINES_MAX: usize = 650;
 
@@ -79,10 +80,12 @@ pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Co
                 proofs::prove(workspace, yosys, extent, proof.as_deref())
             })
         }
-        HardwareChore::Synth { quick: true, .. } => {
-            with_yosys(workspace, |yosys| synthesis::check_quickly(workspace, yosys))
-        }
+        HardwareChore::Synth { quick: true, .. } => with_yosys(workspace, |yosys| {
+            crossings::check(workspace, yosys)?;
+            synthesis::check_quickly(workspace, yosys)
+        }),
         HardwareChore::Synth { family, .. } => with_yosys(workspace, |yosys| {
+            crossings::check(workspace, yosys)?;
             synthesis::synthesize(workspace, yosys, *family)
         }),
     }
@@ -94,6 +97,7 @@ pub(crate) fn check_without_tests(workspace: &Workspace) -> Result<(), Complaint
     lint(workspace)?;
     with_yosys(workspace, |yosys| {
         proofs::prove(workspace, yosys, ProofExtent::Quick, None)?;
+        crossings::check(workspace, yosys)?;
         synthesis::check_quickly(workspace, yosys)
     })
 }

@@ -18,7 +18,7 @@ mod verilator {
     type Model = (&'static str, &'static str, &'static [&'static str]);
 
     /// The models that are compiled.
-    const MODELS: [Model; 9] = [
+    const MODELS: [Model; 13] = [
         ("nic", "nic", &[]),
         ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
         ("packet_fifo", "packet_fifo", &[]),
@@ -27,6 +27,10 @@ mod verilator {
         ("server_slot", "server_slot", &[]),
         ("token_buckets", "token_buckets", &[]),
         ("load_balancer", "load_balancer", &[]),
+        ("clock_fifo", "clock_fifo", &["-GWIDTH=32"]),
+        ("host_crossing", "host_crossing", &[]),
+        ("bus_crossing", "bus_crossing", &[]),
+        ("wire_crossing", "wire_crossing", &[]),
         (
             "transport_core_single",
             "transport_core",

@@ -33,7 +33,10 @@ struct ProofRun {
     says: String,
     sources: Vec<String>,
     way: ProofMethod,
+    /// With several clocks: steps, in each of which any clock may rise or fall.
     cycles: u32,
+    #[serde(default)]
+    clocks: ProofClocks,
     #[serde(default)]
     quick: bool,
     mutant: Vec<MutantRun>,
@@ -44,6 +47,16 @@ struct ProofRun {
 enum ProofMethod {
     Induction,
     Bounded,
+}
+
+/// The clocks of what is proved.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ProofClocks {
+    #[default]
+    One,
+    /// Whose edges follow one another in any way.
+    Several,
 }
 
 #[derive(Deserialize)]
@@ -99,6 +112,12 @@ fn prove_one(
     let outcome = run(workspace, yosys, proof, &rtl)?;
     let bound = match proof.way {
         ProofMethod::Induction => "for any number of cycles".to_string(),
+        ProofMethod::Bounded if proof.clocks == ProofClocks::Several => {
+            format!(
+                "for {} steps, in each of which any clock rises or falls",
+                proof.cycles
+            )
+        }
         ProofMethod::Bounded => format!("for {} cycles after the reset", proof.cycles),
     };
     let seconds = began.elapsed().as_secs();
@@ -183,8 +202,12 @@ fn run(
         ProofMethod::Induction => "-tempinduct",
         ProofMethod::Bounded => "-tempinduct-baseonly",
     };
+    let registers = match proof.clocks {
+        ProofClocks::One => "async2sync",
+        ProofClocks::Several => "clk2fflogic",
+    };
     let script = format!(
-        "read_verilog -sv -formal {}; prep -flatten -top {top}; memory_map; async2sync; chformal -lower; opt -full; \
+        "read_verilog -sv -formal {}; prep -flatten -top {top}; memory_map; {registers}; chformal -lower; opt -full; \
          opt_clean; sat -verify -prove-asserts -set-assumes {way} -seq 1 -maxsteps {}",
         sources.join(" "),
         proof.cycles
