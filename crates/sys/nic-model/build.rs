@@ -42,35 +42,61 @@ mod verilator {
     pub(super) fn build() {
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
         let root = verilator_root();
+        // What runs in every cycle, and what runs once, when a model is made.
+        let mut cycles = compiler(&root, 3);
+        let mut beginnings = compiler(&root, 0);
+        cycles.file(format!("{root}/include/verilated.cpp"));
+        cycles.file(format!("{root}/include/verilated_threads.cpp"));
+        for model @ (name, ..) in MODELS {
+            let folder = out.join(name);
+            verilate(model, &folder);
+            // One file each, as Verilator's headers take longer to compile than what is in most of its files.
+            let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+                .expect("verilator has made it")
+                .map(|entry| entry.expect("it can be read").path())
+                .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
+                .collect();
+            files.sort();
+            let (once, often): (Vec<_>, Vec<_>) = files
+                .into_iter()
+                .partition(|path| path.to_string_lossy().ends_with("Slow.cpp"));
+            let all = |files: &[PathBuf]| -> String {
+                files
+                    .iter()
+                    .map(|path| format!("#include \"{}\"\n", path.display()))
+                    .collect()
+            };
+            let written = |file: String, text: String| {
+                let path = out.join(file);
+                std::fs::write(&path, text).expect("OUT_DIR can be written");
+                path
+            };
+            beginnings
+                .file(written(format!("{name}_begins.cc"), all(&once)))
+                .include(&folder);
+            let glue = all(&often) + &glue_of(name, &folder);
+            cycles
+                .file(written(format!("{name}_glue.cc"), glue))
+                .include(&folder);
+        }
+        beginnings.compile("provost_nic_models_begin");
+        cycles.compile("provost_nic_models");
+        std::fs::write(out.join("models.rs"), declarations()).expect("OUT_DIR can be written");
+    }
+
+    fn compiler(root: &str, level: u32) -> cc::Build {
         let mut compiler = cc::Build::new();
         compiler
             .cpp(true)
-            .opt_level(3)
+            .opt_level(level)
             .warnings(false)
-            .flag("-std=gnu++17");
-        compiler
+            .flag("-std=gnu++17")
             .include(format!("{root}/include"))
             .include(format!("{root}/include/vltstd"));
         for name in ["VM_COVERAGE", "VM_SC", "VM_TRACE", "VM_TIMING"] {
             compiler.define(name, "0");
         }
-        compiler.file(format!("{root}/include/verilated.cpp"));
-        compiler.file(format!("{root}/include/verilated_threads.cpp"));
-        for model @ (name, ..) in MODELS {
-            let folder = out.join(name);
-            verilate(model, &folder);
-            for entry in std::fs::read_dir(&folder).expect("verilator has made it") {
-                let path = entry.expect("it can be read").path();
-                if path.extension().is_some_and(|extension| extension == "cpp") {
-                    compiler.file(path);
-                }
-            }
-            let glue = out.join(format!("{name}_glue.cc"));
-            std::fs::write(&glue, glue_of(name, &folder)).expect("OUT_DIR can be written");
-            compiler.file(glue).include(folder);
-        }
-        compiler.compile("provost_nic_models");
-        std::fs::write(out.join("models.rs"), declarations()).expect("OUT_DIR can be written");
+        compiler
     }
 
     fn verilator_root() -> String {
