@@ -3,6 +3,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=../../../hw/rtl");
+    println!("cargo::rerun-if-changed=../../../hw/bench");
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "verilator")]
     verilator::build();
@@ -19,7 +20,7 @@ mod verilator {
 
     /// The models that are compiled.
     const MODELS: [Model; 13] = [
-        ("nic", "nic", &[]),
+        ("nic", "nic_covered", &[]),
         ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
         ("packet_fifo", "packet_fifo", &[]),
         ("receive_credits", "receive_credits", &[]),
@@ -38,6 +39,8 @@ mod verilator {
         ),
     ];
     const RTL: &str = "../../../hw/rtl";
+    /// The NIC with a look into it.
+    const COVERED: &str = "../../../hw/bench/nic_covered.sv";
 
     pub(super) fn build() {
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -138,7 +141,7 @@ mod verilator {
         if cfg!(feature = "line-128") {
             command.arg("+define+NIC_LINE_BYTES_LOG2=7");
         }
-        command.args(&sources);
+        command.args(&sources).arg(COVERED);
         let output = command.output().expect("verilator starts");
         assert!(
             output.status.success(),
@@ -201,6 +204,15 @@ mod verilator {
         glue
     }
 
+    /// The situations that are looked for, from the lowest bit: of which module, and what.
+    fn situations(covered: &str) -> Vec<(&str, &str)> {
+        let (_, list) = covered.split_once("assign covered = {").expect("it has the list");
+        let named = |line| str::trim(line).strip_prefix("// ")?.split_once(": ");
+        let mut situations: Vec<_> = list.lines().filter_map(named).collect();
+        situations.reverse();
+        situations
+    }
+
     fn declarations() -> String {
         let mut out = String::from("unsafe extern \"C\" {\n");
         for (module, ..) in MODELS {
@@ -220,7 +232,13 @@ mod verilator {
                  eval: provost_{module}_eval, port: provost_{module}_port }},"
             );
         }
-        out.push_str("];\n");
+        out.push_str("];\n\n");
+        let covered = std::fs::read_to_string(COVERED).expect("it is in the repository");
+        let _ = writeln!(
+            out,
+            "const SITUATIONS: &[(&str, &str)] = &{:?};",
+            situations(&covered)
+        );
         out
     }
 }

@@ -199,6 +199,15 @@ impl World {
         }
     }
 
+    /// The NIC of a host, if it has one.
+    #[must_use]
+    pub fn nic(&self, side: usize) -> Option<&SimulatedNic> {
+        match &self.hosts[side] {
+            WorldHost::Nic(it) => Some(&it.0),
+            WorldHost::Software(_) => None,
+        }
+    }
+
     /// Writes a register of a host's NIC.
     ///
     /// # Panics

@@ -34,6 +34,8 @@ struct ModelFunctions {
 include!(concat!(env!("OUT_DIR"), "/models.rs"));
 #[cfg(not(feature = "verilator"))]
 const MODELS: &[ModelFunctions] = &[];
+#[cfg(not(feature = "verilator"))]
+const SITUATIONS: &[(&str, &str)] = &[];
 
 /// A port of a model. It belongs to the model that gave it.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +143,13 @@ impl RtlModel {
     #[must_use]
     pub fn get_named(&self, name: &str) -> u64 {
         self.get(self.port(name))
+    }
+
+    /// The situations that the port `covered` has a bit for, from the lowest: of which module, and what.
+    #[must_use]
+    pub fn situations(&self) -> &'static [(&'static str, &'static str)] {
+        let looks = self.find("covered").is_some();
+        if looks { SITUATIONS } else { &[] }
     }
 
     /// Lets outputs follow from inputs.

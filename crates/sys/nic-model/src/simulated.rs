@@ -115,6 +115,7 @@ pub struct SimulatedNic {
     left: VecDeque<WirePacket>,
     /// Accesses to host memory beyond its end, which are the host's mistakes.
     stray: u64,
+    situations: SituationCounts,
 }
 
 impl SimulatedNic {
@@ -177,6 +178,7 @@ impl SimulatedNic {
             rx_last: port("rx_last"),
             rx_remote: port("rx_remote"),
         };
+        let situations = SituationCounts::of(&model);
         Ok(SimulatedNic {
             model,
             ports,
@@ -193,6 +195,7 @@ impl SimulatedNic {
             leaving: Vec::new(),
             left: VecDeque::new(),
             stray: 0,
+            situations,
         })
     }
 
@@ -217,6 +220,14 @@ impl SimulatedNic {
     #[must_use]
     pub fn stray_accesses(&self) -> u64 {
         self.stray
+    }
+
+    /// How often situations have begun within the NIC: of which module, which, how often. None where the shape is not looked into.
+    pub fn situations(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let named = self.model.situations().iter();
+        named
+            .zip(&self.situations.began)
+            .map(|((module, what), count)| (*module, *what, *count))
     }
 
     /// Has a packet arrive as soon as the wire is free; `remote` is where it came from.
@@ -267,6 +278,7 @@ impl SimulatedNic {
         self.model.settle();
         self.take_packet();
         self.take_accesses();
+        self.situations.note(&self.model);
         self.model.edge();
         self.cycle += 1;
         self.settle_writes();
@@ -380,6 +392,45 @@ impl SimulatedNic {
             let after = self.reads.back().map_or(0, |(last, _)| *last);
             let at = at.max(after + u64::from(self.timing.line_cycles));
             self.reads.push_back((at, address));
+        }
+    }
+}
+
+/// How often each situation has begun that the model tells of.
+#[derive(Default)]
+struct SituationCounts {
+    covered: Option<PortHandle>,
+    before: Vec<u8>,
+    began: Vec<u64>,
+}
+
+impl SituationCounts {
+    fn of(model: &RtlModel) -> SituationCounts {
+        let situations = model.situations().len();
+        let covered = (situations > 0).then(|| model.port("covered"));
+        SituationCounts {
+            covered,
+            before: vec![0; covered.map_or(0, |port| model.bytes(port).len())],
+            began: vec![0; situations],
+        }
+    }
+
+    /// Looks at the outputs of this cycle.
+    fn note(&mut self, model: &RtlModel) {
+        let Some(covered) = self.covered else {
+            return;
+        };
+        let now = model.bytes(covered);
+        if now == self.before {
+            return;
+        }
+        for (at, (now, before)) in now.iter().zip(&mut self.before).enumerate() {
+            let mut began = now & !*before;
+            *before = *now;
+            while began != 0 {
+                self.began[8 * at + began.trailing_zeros() as usize] += 1;
+                began &= began - 1;
+            }
         }
     }
 }
