@@ -52,7 +52,7 @@ fn entries_that_lie_are_refused_and_the_other_flows_go_on() {
         (kind_of_nobody, DESCRIPTOR),
         // Longer than the slot; than anything.
         (
-            head(EntryKind::Request, 500, CLIENT, 1).encode(true, b""),
+            head(EntryKind::Request, 1_100, CLIENT, 1).encode(true, b""),
             DESCRIPTOR,
         ),
         (

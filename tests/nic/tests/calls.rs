@@ -1,7 +1,7 @@
 //! Calls over NICs: two of them back to back, and each with the software transport, over wires that do harm.
 
-use provost_nic::FetchMode;
 use provost_nic::registers::CounterName;
+use provost_nic::{FetchMode, LINE_BYTES};
 use provost_nic_model::HostTiming;
 use provost_nic_tests::{CallPattern, HostKind, WireFaults, World, WorldConfig, nic_config, say_skipped};
 
@@ -136,7 +136,7 @@ fn no_call_is_lost_or_done_twice_between_two_nics_on_a_wire_that_does_harm() {
     assert!(happened(0, CounterName::DroppedStale) && happened(1, CounterName::DroppedStale));
     assert_eq!(
         world.server.by_lines.len(),
-        15,
+        (15 * 64_usize).div_ceil(LINE_BYTES),
         "every length of a request in lines"
     );
     world.disconnect();
