@@ -6,9 +6,9 @@ use provost_nic_model::SimulatedNic;
 
 /// How often each situation came up.
 #[derive(Default)]
-pub struct Coverage(BTreeMap<&'static str, u64>);
+pub struct CountedSituations(BTreeMap<&'static str, u64>);
 
-impl Coverage {
+impl CountedSituations {
     /// Notes whether a situation has come up now.
     pub fn note(&mut self, situation: &'static str, happened: bool) {
         *self.0.entry(situation).or_default() += u64::from(happened);

@@ -10,7 +10,7 @@ pub mod rig;
 mod traffic;
 mod world;
 
-pub use coverage::{Coverage, ModuleCoverage};
+pub use coverage::{CountedSituations, ModuleCoverage};
 pub use random::SeededRandom;
 pub use traffic::{CallPattern, ClientRecord, ServerRecord};
 pub use world::{HostKind, WireFaults, World, WorldConfig, nic_config, nic_config_with_areas};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use provost_nic_model::RtlModel;
-use provost_nic_tests::{Coverage, SeededRandom, model_or_skip};
+use provost_nic_tests::{CountedSituations, SeededRandom, model_or_skip};
 
 /// Rates of two clocks: picoseconds from edge to edge.
 const PERIODS: [[u64; 2]; 6] = [
@@ -75,7 +75,7 @@ impl TwoClocks {
 
 #[test]
 fn a_queue_between_clocks_keeps_all_in_order() {
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for (seed, periods) in (1..).zip(PERIODS) {
         let Some(model) = model_or_skip("clock_fifo") else {
             return;
@@ -130,7 +130,7 @@ fn a_queue_between_clocks_keeps_all_in_order() {
 
 #[test]
 fn a_read_of_host_memory_sees_what_the_nic_wrote_before_it() {
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for (seed, periods) in (1..).zip(PERIODS) {
         let Some(model) = model_or_skip("host_crossing") else {
             return;
@@ -210,7 +210,7 @@ fn a_read_of_host_memory_sees_what_the_nic_wrote_before_it() {
 
 #[test]
 fn registers_and_pushed_lines_arrive_in_the_order_in_which_they_were_made() {
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for (seed, periods) in (1..).zip(PERIODS) {
         let Some(model) = model_or_skip("bus_crossing") else {
             return;
@@ -277,21 +277,21 @@ fn registers_and_pushed_lines_arrive_in_the_order_in_which_they_were_made() {
 }
 
 /// A packet on the wire: its lines.
-type Lines = Vec<u64>;
+type MemoryLines = Vec<u64>;
 
 /// Has packets arrive back to back, or nearly so: those that came through whole, in order, and how many were spoiled.
 fn arrive(
     periods: [u64; 2],
     seed: u64,
     busy: u32,
-    coverage: &mut Coverage,
-) -> Option<(Vec<Lines>, Vec<Lines>, u64)> {
+    coverage: &mut CountedSituations,
+) -> Option<(Vec<MemoryLines>, Vec<MemoryLines>, u64)> {
     let model = model_or_skip("wire_crossing")?;
     let mut clocks = TwoClocks::new(model, ["clk", "mac_rx_clk"], ["rst", "mac_rx_rst"], periods);
     let mut random = SeededRandom::new(seed);
     let (mut sent, mut whole, mut spoiled) = (Vec::new(), Vec::new(), 0);
-    let (mut leaving, mut left): (Lines, usize) = (Vec::new(), 0);
-    let mut arriving = Lines::new();
+    let (mut leaving, mut left): (MemoryLines, usize) = (Vec::new(), 0);
+    let mut arriving = MemoryLines::new();
     for step in 1..30_000u64 {
         let edges = clocks.until_edge();
         let model = &mut clocks.model;
@@ -338,7 +338,7 @@ fn arrive(
 
 #[test]
 fn packets_come_from_the_wires_clock_whole_or_marked_as_spoiled() {
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for (seed, periods) in (1..).zip(PERIODS) {
         let Some((sent, whole, spoiled)) = arrive(periods, seed, 900, &mut coverage) else {
             return;
@@ -367,7 +367,7 @@ fn packets_come_from_the_wires_clock_whole_or_marked_as_spoiled() {
 
 #[test]
 fn packets_go_to_the_wires_clock_line_by_line() {
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for (seed, periods) in (1..).zip(PERIODS) {
         let Some(model) = model_or_skip("wire_crossing") else {
             return;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use provost_nic::LINE_BYTES;
 use provost_nic_model::RtlModel;
-use provost_nic_tests::{Coverage, SeededRandom, model_or_skip};
+use provost_nic_tests::{CountedSituations, SeededRandom, model_or_skip};
 
 #[test]
 fn the_receive_buffer_is_a_queue_of_whole_packets() {
@@ -15,7 +15,7 @@ fn the_receive_buffer_is_a_queue_of_whole_packets() {
     fifo.reset();
     let mut random = SeededRandom::new(3);
     let (mut committed, mut open) = (VecDeque::new(), Vec::new());
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for cycle in 0..20_000u64 {
         // In turns, more goes in than out, and the other way round.
         let filling = cycle / 500 % 2 == 0;
@@ -68,7 +68,7 @@ fn credits_are_a_sum_that_stays_whatever_the_host_says() {
     }
     credits.set_named("restart", 0);
     let mut random = SeededRandom::new(4);
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     // Of each flow: promised, written, freed.
     let (mut promised, mut written, mut freed) = ([0u16; 4], [0u16; 4], [0u16; 4]);
     for _ in 0..40_000 {
@@ -230,7 +230,7 @@ fn every_connections_line_stays_its_own_among_more_than_the_cache_holds() {
     const TABLE: u64 = 0x4000;
     bench.cache.set_named("table_base", TABLE);
     let mut lines: BTreeMap<u64, [u8; 64]> = BTreeMap::new();
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     let (mut updated, mut last) = (None, 0);
     for step in 0..6_000u64 {
         // Some connections that are used often, many of the same set, and any of 65,536.
@@ -288,7 +288,7 @@ fn a_servers_slot_delivers_each_call_once_in_any_order_of_packets() {
     const EXECUTING: u64 = 1;
     const RESPONDED: u64 = 2;
     let mut random = SeededRandom::new(6);
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     let (mut phase, mut call) = (0u64, u32::MAX - 200);
     let mut delivered = std::collections::HashSet::new();
     for _ in 0..50_000 {
@@ -346,7 +346,7 @@ fn buckets_give_no_more_tokens_than_time_and_burst_allow() {
     };
     buckets.reset();
     let mut random = SeededRandom::new(8);
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     // Bucket 0 does not limit, 1 gets a token in 100 ticks, 2 in 1,000.
     let (periods, burst) = ([0u32, 100, 1_000], 5u32);
     for (name, values) in [("period", periods), ("burst", [burst; 3])] {
@@ -394,7 +394,7 @@ fn the_balancer_stays_among_the_connections_flows() {
     };
     balancer.reset();
     let mut random = SeededRandom::new(9);
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for _ in 0..20_000 {
         let (balance, log2) = (random.below(4), random.below(3));
         let mask = (1 << log2) - 1;
@@ -445,7 +445,7 @@ fn a_nic_of_one_flow_gives_no_request_to_another() {
         return;
     };
     core.reset();
-    let mut coverage = Coverage::default();
+    let mut coverage = CountedSituations::default();
     for name in [
         "lookup_ready",
         "transmit_room_for_two",

@@ -110,7 +110,8 @@ fn crossings(workspace: &Workspace, yosys: &YosysProgram, folder: &str) -> Resul
 }
 
 fn netlist_crossings(text: &str) -> Result<Complaints, Complaints> {
-    let netlist: Netlist = serde_json::from_str(text).map_err(|error| vec![format!("netlist: {error}")])?;
+    let netlist: YosysNetlist =
+        serde_json::from_str(text).map_err(|error| vec![format!("netlist: {error}")])?;
     let module = netlist
         .modules
         .get(TOP)
@@ -126,7 +127,7 @@ fn netlist_crossings(text: &str) -> Result<Complaints, Complaints> {
 }
 
 #[derive(Deserialize)]
-struct Netlist {
+struct YosysNetlist {
     modules: BTreeMap<String, NetlistModule>,
 }
 
@@ -158,7 +159,7 @@ struct NetlistName {
 
 impl NetlistCell {
     /// Which bit of the output this net is, if each follows from the same bits of the inputs.
-    fn bitwise_place(&self, net: Net) -> Option<usize> {
+    fn bitwise_place(&self, net: NetNumber) -> Option<usize> {
         let output = self
             .connections
             .get("Y")
@@ -167,26 +168,26 @@ impl NetlistCell {
     }
 }
 
-/// A net's number.
-type Net = u64;
+/// As yosys numbers the nets of a module.
+type NetNumber = u64;
 
 /// Who drives a net.
 #[derive(Clone, Copy)]
-enum Driver<'n> {
+enum NetDriver<'n> {
     Port(&'n str),
     Cell(&'n str, &'n NetlistCell),
 }
 
 /// What makes a net's value, as far back as registers: their nets, and their clocks.
-type Makers = BTreeSet<(String, Net)>;
+type NetMakers = BTreeSet<(String, NetNumber)>;
 
 /// The netlist, with what drives each net.
 struct ClockedNets<'n> {
     module: &'n NetlistModule,
-    drivers: BTreeMap<Net, Driver<'n>>,
-    synchronizers: BTreeSet<Net>,
+    drivers: BTreeMap<NetNumber, NetDriver<'n>>,
+    synchronizers: BTreeSet<NetNumber>,
     /// The port that each clock comes from.
-    clocks: BTreeMap<Net, String>,
+    clocks: BTreeMap<NetNumber, String>,
 }
 
 impl<'n> ClockedNets<'n> {
@@ -199,14 +200,14 @@ impl<'n> ClockedNets<'n> {
         };
         for (name, port) in module.ports.iter().filter(|(_, port)| port.direction == "input") {
             for net in numbers(&port.bits) {
-                nets.drivers.insert(net, Driver::Port(name));
+                nets.drivers.insert(net, NetDriver::Port(name));
                 nets.clocks.insert(net, name.clone());
             }
         }
         for (name, cell) in &module.cells {
             for (port, bits) in &cell.connections {
                 if cell.port_directions.get(port).is_some_and(|way| way == "output") {
-                    let driver = Driver::Cell(name, cell);
+                    let driver = NetDriver::Cell(name, cell);
                     nets.drivers.extend(numbers(bits).map(|net| (net, driver)));
                 }
             }
@@ -226,17 +227,17 @@ impl<'n> ClockedNets<'n> {
     }
 
     /// What makes this net.
-    fn makers(&self, net: Net, seen: &mut BTreeSet<Net>, makers: &mut Makers) {
+    fn makers(&self, net: NetNumber, seen: &mut BTreeSet<NetNumber>, makers: &mut NetMakers) {
         if !seen.insert(net) {
             return;
         }
         let (name, cell) = match self.drivers.get(&net) {
             None => return,
-            Some(Driver::Port(name)) => {
+            Some(NetDriver::Port(name)) => {
                 makers.insert((port_clock(name).to_string(), net));
                 return;
             }
-            Some(Driver::Cell(name, cell)) => (name, cell),
+            Some(NetDriver::Cell(name, cell)) => (name, cell),
         };
         if let Some(clock) = register_clock(cell) {
             let clock = self.clock(cell, clock).unwrap_or_default();
@@ -264,8 +265,8 @@ impl<'n> ClockedNets<'n> {
         }
     }
 
-    fn makers_of(&self, net: Net) -> Makers {
-        let mut makers = Makers::new();
+    fn makers_of(&self, net: NetNumber) -> NetMakers {
+        let mut makers = NetMakers::new();
         self.makers(net, &mut BTreeSet::new(), &mut makers);
         makers
     }
@@ -314,11 +315,16 @@ impl<'n> ClockedNets<'n> {
     }
 
     /// A complaint if one of these nets has something of another clock; of a synchronizer, something else than one register's bit.
-    fn foreign(&self, taker: &str, clock: &str, bits: impl Iterator<Item = (Net, bool)>) -> Option<String> {
+    fn foreign(
+        &self,
+        taker: &str,
+        clock: &str,
+        bits: impl Iterator<Item = (NetNumber, bool)>,
+    ) -> Option<String> {
         for (net, synchronizes) in bits {
             let makers = self.makers_of(net);
             let foreign: Vec<_> = makers.iter().filter(|(of, _)| of != clock).collect();
-            let registered = |net: &Net| matches!(self.drivers.get(net), Some(Driver::Cell(..)));
+            let registered = |net: &NetNumber| matches!(self.drivers.get(net), Some(NetDriver::Cell(..)));
             let allowed = match &foreign[..] {
                 [] => true,
                 [(_, net)] => synchronizes && registered(net),
@@ -348,6 +354,6 @@ fn port_clock(name: &str) -> &'static str {
 }
 
 /// The nets among bits; the others are constants.
-fn numbers(bits: &[Value]) -> impl Iterator<Item = Net> + '_ {
+fn numbers(bits: &[Value]) -> impl Iterator<Item = NetNumber> + '_ {
     bits.iter().filter_map(Value::as_u64)
 }
