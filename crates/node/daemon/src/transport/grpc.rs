@@ -578,8 +578,8 @@ mod tests {
     #[test]
     fn what_carries_bytes_within_tls_tells_that_it_waits_for_the_server() {
         let (socket, _server) = sockets();
-        let carrier = ServerSocket::Unix(socket).carrier(Some(&server_tls()), NAME);
-        let mut carrier = carrier.unwrap();
+        let stream = server_tls().around(socket, NAME).unwrap();
+        let mut carrier = same_server::SameServerCarrier::new(stream, NAME);
         while carrier.write_ready(&[io::IoSlice::new(&[7; 1_000])]).is_ok() {}
         assert!(carrier.waits_for_peer());
     }

@@ -54,6 +54,10 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
     }
 
     fn write_ready(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        // What is written within the handshake would be sent as soon as that is over, to whoever it was with.
+        if self.expected.is_some() && !self.carrier.0.shake_hands()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         self.judge()?;
         self.carrier.write_ready(pieces)
     }
