@@ -38,6 +38,31 @@ fn the_fit_is_near_the_truth_and_draws_scatter_around_it() {
 }
 
 #[test]
+fn a_variant_takes_the_place_of_the_components_that_were_measured_with_it() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 4, 1);
+    let usual = profile.observations.clone();
+    let ipc = usual.into_iter().filter(|one| one.component == Component::Ipc);
+    profile.observations.extend(ipc.map(|mut one| {
+        one.load.variant = "unix_sockets".into();
+        one.latency_us /= 2.0;
+        one
+    }));
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 0, 1).unwrap();
+    let of = |variants: &[&str], component: &Component| {
+        let changes = ProxyChanges {
+            variants: variants.iter().map(ToString::to_string).collect(),
+            ..ProxyChanges::default()
+        };
+        let costs = model.passage_costs(&load(), &changes).unwrap();
+        let found = costs.into_iter().find(|(one, _)| one == component);
+        found.unwrap().1[0].latency_us
+    };
+    let (usual, changed) = (of(&[], &Component::Ipc), of(&["unix_sockets"], &Component::Ipc));
+    assert!((changed / usual - 0.5).abs() < 0.01, "{changed} of {usual}");
+    assert_eq!(of(&["unix_sockets"], &Component::Read), of(&[], &Component::Read));
+}
+
+#[test]
 fn directions_have_their_own_sizes() {
     let proxy = SyntheticProxy::example();
     let model = ProfileModel::new(&synthetic_profile(&proxy, 4, 1), MachineMatch::Same, 0, 1).unwrap();
