@@ -87,3 +87,74 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
         ByteCarrier::save(&self.carrier, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use provost_tls::{
+        ClientDemand, OwnCertificate, ServerTrust, StreamClientFiles, StreamServerFiles, TrustAnchors,
+    };
+
+    use super::*;
+
+    const NAME: &str = "server.test";
+
+    /// Both ends of a connection whose server is [`NAME`]; neither blocks.
+    fn ends() -> (TlsStream<UnixStream>, TlsStream<UnixStream>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let client = StreamClientFiles {
+            trust: ServerTrust {
+                anchors: TrustAnchors::File(cert.clone()),
+                crls: Vec::new(),
+            },
+            ..StreamClientFiles::default()
+        };
+        let server = StreamServerFiles {
+            own: OwnCertificate::Files { cert, key },
+            clients: ClientDemand::Nothing,
+        };
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (
+            TlsStream::client(near, client.load().unwrap().config, NAME).unwrap(),
+            TlsStream::server(far, server.load().unwrap().config).unwrap(),
+        )
+    }
+
+    /// Writes to a server until that is taken or refused; what came of it, and what the server has read.
+    fn written(expected: &str) -> (io::Result<usize>, Vec<u8>) {
+        let (client, mut server) = ends();
+        let mut carrier = SameServerCarrier::new(client, expected);
+        let wrote = loop {
+            match carrier.write_ready(&[IoSlice::new(b"secret")]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                wrote => break wrote,
+            }
+            server.shake_hands().unwrap();
+        };
+        let _ = carrier.flush_ready();
+        server.shake_hands().unwrap();
+        let mut read = [0; 16];
+        let came = Read::read(&mut server, &mut read).unwrap_or_default();
+        (wrote, read[..came].to_vec())
+    }
+
+    #[test]
+    fn a_server_that_proves_to_be_another_is_sent_nothing() {
+        let (wrote, read) = written(NAME);
+        assert_eq!((wrote.unwrap(), &read[..]), (6, &b"secret"[..]));
+        let (wrote, read) = written("another.test");
+        let error = wrote.unwrap_err().to_string();
+        assert!(
+            error.contains("server.test") && error.contains("another.test"),
+            "{error}"
+        );
+        assert!(read.is_empty(), "{read:?}");
+    }
+}
