@@ -277,7 +277,7 @@ fn registers_and_pushed_lines_arrive_in_the_order_in_which_they_were_made() {
 }
 
 /// A packet on the wire: its lines.
-type MemoryLines = Vec<u64>;
+type PacketLines = Vec<u64>;
 
 /// Has packets arrive back to back, or nearly so: those that came through whole, in order, and how many were spoiled.
 fn arrive(
@@ -285,13 +285,13 @@ fn arrive(
     seed: u64,
     busy: u32,
     coverage: &mut CountedSituations,
-) -> Option<(Vec<MemoryLines>, Vec<MemoryLines>, u64)> {
+) -> Option<(Vec<PacketLines>, Vec<PacketLines>, u64)> {
     let model = model_or_skip("wire_crossing")?;
     let mut clocks = TwoClocks::new(model, ["clk", "mac_rx_clk"], ["rst", "mac_rx_rst"], periods);
     let mut random = SeededRandom::new(seed);
     let (mut sent, mut whole, mut spoiled) = (Vec::new(), Vec::new(), 0);
-    let (mut leaving, mut left): (MemoryLines, usize) = (Vec::new(), 0);
-    let mut arriving = MemoryLines::new();
+    let (mut leaving, mut left): (PacketLines, usize) = (Vec::new(), 0);
+    let mut arriving = PacketLines::new();
     for step in 1..30_000u64 {
         let edges = clocks.until_edge();
         let model = &mut clocks.model;
