@@ -105,6 +105,8 @@ fn run_programs(
         simulated_nodes(workspace, 1, SIMULATED_SEEDS),
         simulated_nodes(workspace, fresh_seed(), FRESH_SEEDS),
         seconds_of(workspace, "provost-datagram-sim", SIMULATOR_SECONDS),
+        // Its seeds have 32 bits, and 0 is for one of its own.
+        deep_fuzz(workspace, fresh_seed() as u32 | 1),
         loom(workspace),
         optimized_instructions(workspace, &programs)?,
         doc_tests(workspace),
@@ -115,8 +117,6 @@ fn run_programs(
         .that_builds(),
         without_tokio(workspace),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
-        // Its seeds have 32 bits, and 0 is for one of its own.
-        deep_fuzz(workspace, fresh_seed() as u32 | 1),
     ];
     // As many at once as there are cores, each with one test at a time. Those of the node and of whole systems come last
     // among the members and take the longest, so they begin.
@@ -222,10 +222,14 @@ fn put_over_nic(
 }
 
 /// The orderings of rings, wake words and buckets, in a target folder of its own, as the flag would rebuild everything
-/// else.
+/// else. What explores them is optimized, as are the crates that are explored (their profiles say so); the rest does nothing there.
 fn loom(workspace: &Workspace) -> TestJob {
-    let mut command = workspace.cargo_unlinted(&["test", "--quiet", "--release", "--lib"]);
+    let mut command = workspace.cargo_unlinted(&["test", "--quiet", "--lib"]);
     command.args(["--package", "provost-ring", "--package", "provost-policies"]);
+    command.args(["--config", "profile.dev.package.\"*\".opt-level=0"]);
+    for explorer in ["loom", "generator"] {
+        command.args(["--config", &format!("profile.dev.package.{explorer}.opt-level=2")]);
+    }
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
@@ -239,17 +243,13 @@ fn optimized_instructions(workspace: &Workspace, programs: &[TestProgram]) -> Re
     let mut build = workspace.cargo_unlinted(&["build", "--quiet", "--profile", "dist"]);
     build.args(["--package", "provost-datagram", "--example", "pingpong"]);
     build.env("CARGO_TARGET_DIR", &target);
-    run(&mut build).map_err(|error| vec![error.to_string()])?;
     let counts =
         |program: &&TestProgram| program.package == "provost-datagram" && program.target == "instructions";
     let found = programs.iter().find(counts);
     let program = found.ok_or_else(|| vec!["provost-datagram counts no instructions".into()])?;
     let mut command = program.command(workspace);
     command.env("PINGPONG", target.join("dist/examples/pingpong"));
-    Ok(TestJob::new(
-        "instructions of an optimized call over datagrams",
-        command,
-    ))
+    Ok(TestJob::new("instructions of an optimized call over datagrams", command).after(build))
 }
 
 /// From another seed in each run, so that all runs together try ever more. The log names it, and a target that fails says how to

@@ -36,7 +36,7 @@ pub(crate) fn run_built_in(
     let seconds = seconds.to_string();
     let mut arguments = vec!["--seconds", &seconds];
     arguments.extend(target);
-    reported(run(&mut driver(workspace, &arguments)))
+    reported(run(&mut driver(workspace, &arguments)?))
 }
 
 /// Runs one fuzz target, or each in turn, under libFuzzer, from its seeds and from the corpus that is kept of it. What it finds
@@ -52,7 +52,7 @@ pub(crate) fn run_deep(
     let folder = found.display().to_string();
     let mut seeds = vec!["--write-seeds", &folder];
     seeds.extend(target);
-    reported(run(&mut driver(workspace, &seeds)))?;
+    reported(run(&mut driver(workspace, &seeds)?))?;
     let names = match target {
         Some(target) => vec![target.to_owned()],
         None => names(workspace)?,
@@ -111,14 +111,18 @@ fn how_to_repeat(name: &str, said: &str, seconds: u64, deep: DeepRun) -> String 
     )
 }
 
-fn driver(workspace: &Workspace, arguments: &[&str]) -> Command {
-    let mut command = workspace.cargo(&["run", "--quiet", "--package", "provost-fuzz", "--"]);
+/// The built-in driver. It is built with the features of the whole workspace, as everything else is: with those of its package alone,
+/// most of what it depends on would be built a second time.
+fn driver(workspace: &Workspace, arguments: &[&str]) -> Result<Command, Complaints> {
+    let mut build = workspace.cargo(&["build", "--quiet", "--workspace", "--bin", "provost-fuzz"]);
+    reported(run(&mut build))?;
+    let mut command = workspace.program("debug", "provost-fuzz");
     command.args(arguments);
-    command
+    Ok(command)
 }
 
 fn names(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
-    let listed = driver(workspace, &["list"]).output();
+    let listed = driver(workspace, &["list"])?.output();
     let listed = listed.map_err(|error| vec![format!("provost-fuzz list: {error}")])?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     Ok(listed.lines().map(str::to_owned).collect())

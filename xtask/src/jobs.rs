@@ -18,6 +18,8 @@ const UNSTABLE_MAX: usize = 2;
 /// A command with the name that the log calls it.
 pub(crate) struct TestJob {
     pub(crate) name: String,
+    /// What has to be done before, if anything.
+    pub(crate) before: Option<Command>,
     pub(crate) command: Command,
     pub(crate) repeat: JobRepeat,
     pub(crate) builds: JobBuilds,
@@ -28,10 +30,17 @@ impl TestJob {
     pub(crate) fn new(name: impl Into<String>, command: Command) -> Self {
         TestJob {
             name: name.into(),
+            before: None,
             command,
             repeat: JobRepeat::Never,
             builds: JobBuilds::Nothing,
         }
+    }
+
+    /// The same job after another command: where that fails, this one is not run, and the job has failed.
+    pub(crate) fn after(mut self, before: Command) -> Self {
+        self.before = Some(before);
+        self
     }
 
     /// The same job, which has cargo build something in the target folder.
@@ -247,8 +256,19 @@ impl JobReport {
 fn run(job: &mut TestJob) -> JobReport {
     let began = Instant::now();
     let lines = Mutex::new(Vec::new());
-    let outcome = job
-        .command
+    let mut commands = job.before.iter_mut().chain([&mut job.command]);
+    let complaint = commands.find_map(|command| run_command(&job.name, command, &lines));
+    JobReport {
+        name: job.name.clone(),
+        seconds: began.elapsed().as_secs(),
+        lines: lines.into_inner().expect("no reader panics"),
+        complaint,
+    }
+}
+
+/// Collects what a command of a job prints. Returns a complaint where it fails.
+fn run_command(name: &str, command: &mut Command, lines: &Mutex<Vec<String>>) -> Option<String> {
+    let outcome = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -256,21 +276,15 @@ fn run(job: &mut TestJob) -> JobReport {
         .and_then(|mut child| {
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             std::thread::scope(|scope| {
-                scope.spawn(|| stdout.map(|pipe| read_lines(pipe, &lines)));
-                scope.spawn(|| stderr.map(|pipe| read_lines(pipe, &lines)));
+                scope.spawn(|| stdout.map(|pipe| read_lines(pipe, lines)));
+                scope.spawn(|| stderr.map(|pipe| read_lines(pipe, lines)));
             });
             child.wait()
         });
-    let complaint = match outcome {
+    match outcome {
         Ok(status) if status.success() => None,
-        Ok(status) => Some(format!("failed ({status}): {}: {}", job.name, show(&job.command))),
-        Err(source) => Some(start_error(&job.command, source).to_string()),
-    };
-    JobReport {
-        name: job.name.clone(),
-        seconds: began.elapsed().as_secs(),
-        lines: lines.into_inner().expect("no reader panics"),
-        complaint,
+        Ok(status) => Some(format!("failed ({status}): {name}: {}", show(command))),
+        Err(source) => Some(start_error(command, source).to_string()),
     }
 }
 
@@ -327,6 +341,16 @@ mod tests {
         let mut tally = RunTally::default();
         tally.run(vec![shell("killed", "kill -9 $$")], 1);
         assert_eq!(tally.counts(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn where_what_comes_before_fails_the_job_has_failed_and_does_not_run() {
+        let passes = "echo 'test result: ok. 1 passed; 0 failed'";
+        let after = |before: &str| shell("job", passes).after(shell("", before).command);
+        let mut tally = RunTally::default();
+        tally.run(vec![after("exit 0"), after("exit 3")], 1);
+        assert_eq!(tally.counts(), "1 passed, 1 failed, 0 skipped");
+        assert!(tally.complaints[0].contains("exit 3"), "{:?}", tally.complaints);
     }
 
     #[test]
