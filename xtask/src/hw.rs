@@ -2,6 +2,7 @@
 
 mod crossings;
 mod logic_delay;
+mod placement;
 mod proofs;
 mod registers;
 mod resources;
@@ -22,8 +23,10 @@ use tools::{YOSYS_MISSING, YosysProgram, rtl_files};
 
 /// The packages whose tests run over the simulated hardware.
 pub(crate) const TESTS: [&str; 3] = ["provost-nic-tests", "provost-nic-bench", "provost-transport-nic"];
-/// What is linted, and with lines of how many bytes, as a logarithm: the NIC with a clock for each interface, and the NIC for placement and routing.
-const LINTED: [(&str, u32); 3] = [("clocked_nic", 6), ("clocked_nic", 7), ("nic_timing", 6)];
+/// What is linted: the NIC with a clock for each interface.
+const LINTED: [&str; 1] = ["clocked_nic"];
+/// With lines of how many bytes, as a logarithm.
+const LINTED_LINE_BYTES_LOG2: [u32; 2] = [6, 7];
 /// Lines of a SystemVerilog file.
 const FILE_LINES_MAX: usize = 650;
 
@@ -60,6 +63,9 @@ pub(crate) enum HardwareChore {
         /// Only the checks that take less than a minute
         #[arg(long)]
         quick: bool,
+        /// Only the clock that this module reaches on ECP5, placed alone
+        #[arg(long, value_name = "MODULE", conflicts_with_all = ["quick", "family"])]
+        place: Option<String>,
     },
 }
 
@@ -83,6 +89,11 @@ pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Co
         HardwareChore::Synth { quick: true, .. } => with_yosys(workspace, |yosys| {
             crossings::check(workspace, yosys)?;
             synthesis::check_quickly(workspace, yosys)
+        }),
+        HardwareChore::Synth {
+            place: Some(module), ..
+        } => with_yosys(workspace, |yosys| {
+            synthesis::place_modules(workspace, yosys, Some(module))
         }),
         HardwareChore::Synth { family, .. } => with_yosys(workspace, |yosys| {
             crossings::check(workspace, yosys)?;
@@ -148,14 +159,16 @@ fn lint(workspace: &Workspace) -> Result<(), Complaints> {
     if !has_verilator() {
         return Ok(());
     }
-    for (top, line_bytes_log2) in LINTED {
+    let all = LINTED
+        .iter()
+        .flat_map(|top| LINTED_LINE_BYTES_LOG2.map(|log2| (top, log2)));
+    for (top, line_bytes_log2) in all {
         let mut command = Command::new("verilator");
         command
             .current_dir(&workspace.root)
             .args(["--lint-only", "-Wall", "--top-module", top]);
         command.arg(format!("+define+NIC_LINE_BYTES_LOG2={line_bytes_log2}"));
         command.args(rtl_files(workspace)?.iter().map(|name| format!("hw/rtl/{name}")));
-        command.arg("hw/bench/nic_timing.sv");
         reported(run_command(&mut command))?;
     }
     Ok(())

@@ -1,14 +1,15 @@
 //! What the NIC needs of an FPGA: yosys maps each module to the cells of two families, and a table says how many of each kind. Latches
-//! and warnings are errors, and a mutant of the RTL with a latch must be refused. For ECP5, nextpnr places, routes, and says how fast.
+//! and warnings are errors, and a mutant of the RTL with a latch must be refused. For ECP5, nextpnr says how fast modules are ([`placement`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::logic_delay::longest_logic;
+use super::placement;
 use super::resources::{resources, table};
 use super::tools::{MAPPER_MISSING, PLACER_MISSING, PlaceAndRoute, YosysOutput, YosysProgram, rtl_files};
 use crate::Complaints;
-use crate::workspace::{Workspace, run as run_command};
+use crate::workspace::Workspace;
 
 /// A family of FPGAs.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,13 +40,6 @@ impl FpgaFamily {
 
 /// The module that the quick check maps to both families, in seconds.
 const QUICK_MODULE: &str = "rx_writer";
-/// The NIC between shift registers: it has more ports than an FPGA has pins.
-const TIMED: &str = "nic_timing";
-/// The device that is placed and routed, with its package: 83,640 look-up tables.
-const DEVICE: [&str; 3] = ["--85k", "--package", "CABGA381"];
-/// The clock that nextpnr is asked for, in MHz. It goes on if it does not get there.
-const CLOCK_WANTED_MHZ: &str = "100";
-
 /// A change of a module that makes it keep a value: the file, what is left out, and what stands in its place.
 const LATCH_MUTANT: [&str; 3] = ["client_slot.sv", "    free_slot = '0;\n", ""];
 
@@ -75,8 +69,21 @@ pub(crate) fn synthesize(
     if family == Some(FpgaFamily::UltrascalePlus) {
         return Ok(());
     }
+    place_modules(workspace, yosys, None)
+}
+
+/// Prints the clocks that modules reach on ECP5, or this module.
+pub(crate) fn place_modules(
+    workspace: &Workspace,
+    yosys: &YosysProgram,
+    only: Option<&str>,
+) -> Result<(), Complaints> {
+    if !yosys.can_map() {
+        eprintln!("xtask: {MAPPER_MISSING}");
+        return Ok(());
+    }
     match PlaceAndRoute::find(workspace) {
-        Some(placer) => time(workspace, yosys, &placer),
+        Some(placer) => placement::place(workspace, yosys, &placer, only),
         None => {
             eprintln!("xtask: {PLACER_MISSING}");
             Ok(())
@@ -174,81 +181,14 @@ fn map(
     judged(output)
 }
 
-/// Places and routes the NIC for ECP5, and prints what nextpnr says of its clock.
-fn time(workspace: &Workspace, yosys: &YosysProgram, placer: &PlaceAndRoute) -> Result<(), Complaints> {
-    let began = Instant::now();
-    // nextpnr's package sees only what is below the folder in which it starts.
-    let folder = workspace.root.join("target/hw");
-    std::fs::create_dir_all(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
-    let mut files = sources(workspace, &workspace.root.join("hw/rtl"))?;
-    files.push(format!("hw/bench/{TIMED}.sv"));
-    let script = format!(
-        "read_verilog -sv {}; {} -json target/hw/{TIMED}.json; check -assert",
-        files.join(" "),
-        FpgaFamily::Ecp5.script(TIMED)
-    );
-    judged(yosys.run(workspace, &script)?)?;
-    let mut command = placer.command(workspace);
-    command
-        .args(DEVICE)
-        .args(["--json", &format!("target/hw/{TIMED}.json")]);
-    command.args(["--report", &format!("target/hw/{TIMED}-report.json")]);
-    command.args([
-        "--freq",
-        CLOCK_WANTED_MHZ,
-        "--seed",
-        "1",
-        "--timing-allow-fail",
-        "--lpf-allow-unconstrained",
-    ]);
-    command.args(["--quiet", "--log", &format!("target/hw/{TIMED}.log")]);
-    run_command(&mut command).map_err(|error| vec![error.to_string()])?;
-    let path = folder.join(format!("{TIMED}-report.json"));
-    let report =
-        std::fs::read_to_string(&path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
-    println!("{}", timing(&report)?);
-    eprintln!("ECP5: placed and routed in {} s", began.elapsed().as_secs());
-    Ok(())
-}
-
-/// What nextpnr's report says of the clock and of the longest path.
-fn timing(report: &str) -> Result<String, Complaints> {
-    let report: serde_json::Value =
-        serde_json::from_str(report).map_err(|error| vec![format!("nextpnr's report: {error}")])?;
-    let clocks = report["fmax"].as_object().into_iter().flatten();
-    let mut lines: Vec<String> = clocks
-        .filter_map(|(_, clock)| clock["achieved"].as_f64())
-        .map(|mhz| format!("ECP5-85, placed and routed: {mhz:.1} MHz"))
-        .collect();
-    if lines.is_empty() {
-        return Err(vec!["nextpnr's report names no clock".to_string()]);
-    }
-    lines.extend(longest_path(&report));
-    Ok(lines.join("\n"))
-}
-
-fn longest_path(report: &serde_json::Value) -> Option<String> {
-    let paths = report["critical_paths"].as_array()?;
-    let clocked = |path: &&serde_json::Value| path["from"] == path["to"];
-    let path = paths.iter().find(clocked)?["path"].as_array()?;
-    let total: f64 = path.iter().filter_map(|part| part["delay"].as_f64()).sum();
-    let routed = path.iter().filter(|part| part["type"] == "routing");
-    let routed: f64 = routed.filter_map(|part| part["delay"].as_f64()).sum();
-    let from = path.first()?["from"]["cell"].as_str()?;
-    let to = path.last()?["to"]["cell"].as_str()?;
-    Some(format!(
-        "longest path: {total:.1} ns, {routed:.1} of it routing, from {from} to {to}"
-    ))
-}
-
-fn sources(workspace: &Workspace, folder: &Path) -> Result<Vec<String>, Complaints> {
+pub(super) fn sources(workspace: &Workspace, folder: &Path) -> Result<Vec<String>, Complaints> {
     let folder = workspace.relative(folder).display().to_string();
     let names = rtl_files(workspace)?;
     Ok(names.iter().map(|name| format!("{folder}/{name}")).collect())
 }
 
 /// The log of a run that ended well.
-fn judged(output: YosysOutput) -> Result<String, Complaints> {
+pub(super) fn judged(output: YosysOutput) -> Result<String, Complaints> {
     crate::none(faults(&output.log))?;
     if output.success {
         Ok(output.log)
@@ -303,22 +243,5 @@ mod tests {
             Some(yosys) => assert_eq!(check_elaboration(&workspace, &yosys), Ok(())),
             None => eprintln!("{YOSYS_MISSING}"),
         }
-    }
-
-    #[test]
-    fn a_report_says_the_clock_and_the_longest_path() {
-        let report = r#"{"fmax": {"clk": {"achieved": 41.234, "constraint": 100}}, "critical_paths": [
-            {"from": "async", "to": "posedge clk", "path": []},
-            {"from": "posedge clk", "to": "posedge clk", "path": [
-                {"type": "clk-to-q", "delay": 0.5, "from": {"cell": "a_q"}, "to": {"cell": "a_q"}},
-                {"type": "routing", "delay": 2.5, "from": {"cell": "a_q"}, "to": {"cell": "b_q"}},
-                {"type": "setup", "delay": 1.0, "from": {"cell": "b_q"}, "to": {"cell": "b_q"}}]}]}"#;
-        let said = timing(report).unwrap();
-        assert!(said.contains("41.2 MHz"), "{said}");
-        assert!(
-            said.contains("4.0 ns, 2.5 of it routing, from a_q to b_q"),
-            "{said}"
-        );
-        assert!(timing("{}").is_err());
     }
 }
