@@ -16,7 +16,7 @@ use crate::core::HostCore;
 use crate::handlers::{HandlerModel, HandlerPool, HandlerThreads, HandlerTime};
 use crate::interface::{CYCLE_NS, HostInterface};
 use crate::pair::{NIC_CALLS, PairFigures, PolicyUse, SMALL_BYTES, settings};
-use crate::parts::{CallLoad, ClientCore, SESSION_CALLS, payload};
+use crate::parts::{CallContent, CallLoad, ClientCore, SESSION_CALLS, payload};
 use crate::wires::{ADDRESSES, NicWires, STALL_CYCLES, WIRE_CYCLES, cpu_seconds, load_connection};
 
 /// Sessions between two services: for as many calls as a NIC takes.
@@ -327,7 +327,7 @@ impl ServiceChain {
         let mut connections = 0..RINGS_BASE as u16;
         let to_check_in = open_edge(&mut nics, &mut connections, (FRONT_END, CHECK_IN));
         let own = to_check_in.sessions.into_iter().map(|(connection, _)| connection);
-        let front_end = ClientCore::new(front_end, own, load, SMALL_BYTES, 1);
+        let front_end = ClientCore::new(front_end, own, load, CallContent::Echo(SMALL_BYTES), 1);
         let tiers = TIERS.iter().zip(cores).map(|(tier, core)| {
             let to = tier.steps.iter().flat_map(|step| step.iter());
             let longest = TIERS.iter().map(|tier| tier.handler_ns).fold(0.0, f64::max);

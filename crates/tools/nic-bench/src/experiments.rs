@@ -5,12 +5,13 @@ use provost_nic_model::{ModelUnavailable, NicShape, SimulatedNic};
 
 use crate::chain::{FRONT_END_CALLS, ServiceChain};
 use crate::figures::{FigureBasis, NicFigures};
-use crate::handlers::{HandlerModel, HandlerThreads, HandlerTime, StoreKeys, measure_store};
+use crate::handlers::{HandlerModel, HandlerThreads, HandlerTime};
 use crate::interface::{COHERENT_MRPS, DOORBELL_MRPS, HostInterface};
 use crate::pair::{
     NIC_CALLS, NeighbourTenant, NicPair, PairConfig, PairFigures, PolicyUse, SMALL_BYTES, added_cycles,
 };
-use crate::parts::CallLoad;
+use crate::parts::{CallContent, CallLoad};
+use crate::store::{StoreKeys, measure_store};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +239,7 @@ fn sizes(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
         for bytes in scope.of(&SIZES) {
             let payload_bytes = bytes - (provost_nic::LINE_BYTES - SMALL_BYTES);
             let sized = |config: PairConfig| PairConfig {
-                payload_bytes,
+                content: CallContent::Echo(payload_bytes),
                 ..config
             };
             let rate = measure(sized(saturated(interface.clone())), scope)?;
@@ -446,28 +447,42 @@ fn chain(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
 /// Operations of the store that are measured.
 const STORE_OPERATIONS: usize = 200_000;
 
-/// A key-value service as memcached's: what its handler takes is measured here, and the rest is simulated.
+/// Parts of a core's highest rate of operations, in percent, at which latencies are taken.
+const STORE_LOADS: [u32; 3] = [10, 50, 90];
+
+/// A key-value service as memcached's: its store answers every call, what an operation takes is measured here, and the rest is simulated.
 fn store(figures: &mut NicFigures, scope: BenchScope) -> Result<(), String> {
     for keys in StoreKeys::ALL {
-        let ns = measure_store(keys, STORE_OPERATIONS);
+        let times = measure_store(keys, STORE_OPERATIONS);
         let setup = format!("store, {}", keys.name());
-        figures.add((&setup, "handler"), ns, "ns", FigureBasis::Measured, "95 % reads");
+        for (what, ns) in [("a read", times.read_ns), ("a write", times.write_ns)] {
+            figures.add((&setup, what), ns, "ns", FigureBasis::Measured, "");
+        }
         for (name, threads) in THREADS {
-            let handlers = HandlerModel {
-                threads,
-                time: HandlerTime::Same { ns },
-            };
+            let time = HandlerTime::Store(keys, times);
+            let handlers = HandlerModel { threads, time };
+            let content = CallContent::Store(keys);
             let with = |config: PairConfig| PairConfig {
                 handlers,
-                payload_bytes: keys.payload_bytes(),
+                content,
                 ..config
             };
             let basis = FigureBasis::SimulatedPredicted;
             let rate = measure(with(saturated(HostInterface::coherent(4))), scope)?;
             let what = format!("rate, {name}");
             figures.add((&setup, &what), rate.mrps(), "M/s", basis, "coherent b4");
-            let latency = measure_alone(with(alone(HostInterface::coherent(1))), scope)?;
-            add_latency(figures, &setup, name, &latency);
+            for percent in scope.of(&STORE_LOADS) {
+                let load = CallLoad::Open {
+                    mean_ns: 1e5 / (rate.mrps() * f64::from(percent)),
+                };
+                let latency = measure(with(PairConfig::new(HostInterface::coherent(4), load)), scope)?;
+                add_latency(
+                    figures,
+                    &setup,
+                    &format!("{name}, {percent} % of its rate"),
+                    &latency,
+                );
+            }
         }
     }
     Ok(())

@@ -1,9 +1,6 @@
-//! What servers do with requests, and who does it: a model of two ways to run handlers, and a store whose operations are measured here.
+//! Who handles requests, and how long that takes: a model of two ways to run handlers.
 
-use std::collections::HashMap;
-use std::time::Instant;
-
-use provost_random::{SeededRandom, fraction};
+use crate::store::{OperationTimes, StoreKeys};
 
 /// Nanoseconds that a line takes from one core's cache to another's: assumed, as for two cores of one socket.
 const HOP_NS: f64 = 70.0;
@@ -11,12 +8,6 @@ const HOP_NS: f64 = 70.0;
 const QUEUE_NS: f64 = 15.0;
 /// Every so many calls one is long, where handlers are of two kinds.
 const LONG_EVERY: u64 = 10;
-/// Keys of the store that is measured.
-const STORE_KEYS: usize = 200_000;
-/// Of 100 operations of it, so many read (memcached's usual mix).
-const READS_PERCENT: u64 = 95;
-/// The skew of its keys, where they are skewed (Zipf's exponent; YCSB's and Dagger's).
-const SKEW: f64 = 0.99;
 
 /// Which thread of a server runs its handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +29,8 @@ pub(crate) enum HandlerTime {
         short_ns: f64,
         long_ns: f64,
     },
+    /// As the store's operations that calls ask for.
+    Store(StoreKeys, OperationTimes),
 }
 
 /// How a server handles calls.
@@ -59,6 +52,8 @@ impl HandlerModel {
             HandlerTime::Same { ns } => ns,
             HandlerTime::Mixed { long_ns, .. } if tag.is_multiple_of(LONG_EVERY) => long_ns,
             HandlerTime::Mixed { short_ns, .. } => short_ns,
+            HandlerTime::Store(keys, times) if keys.reads(tag) => times.read_ns,
+            HandlerTime::Store(_, times) => times.write_ns,
         }
     }
 }
@@ -117,90 +112,6 @@ impl HandlerPool {
     }
 }
 
-/// Keys and values of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreKeys {
-    /// Keys and values of 8 bytes each, all asked for alike.
-    Tiny,
-    /// Keys of 16 bytes, values of 32.
-    Small,
-    /// Keys and values of 8 bytes, some of which are asked for far more often than others.
-    TinySkewed,
-}
-
-impl StoreKeys {
-    pub(crate) const ALL: [StoreKeys; 3] = [StoreKeys::Tiny, StoreKeys::Small, StoreKeys::TinySkewed];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            StoreKeys::Tiny => "tiny",
-            StoreKeys::Small => "small",
-            StoreKeys::TinySkewed => "tiny, skewed",
-        }
-    }
-
-    fn bytes(self) -> (usize, usize) {
-        match self {
-            StoreKeys::Tiny | StoreKeys::TinySkewed => (8, 8),
-            StoreKeys::Small => (16, 32),
-        }
-    }
-
-    /// Bytes of a request and its response, which are as long: method, key and value.
-    pub(crate) fn payload_bytes(self) -> usize {
-        let (key_bytes, value_bytes) = self.bytes();
-        key_bytes + value_bytes
-    }
-
-    /// The number of a key, from a drawn number below 1.
-    fn draw(self, drawn: f64) -> usize {
-        let keys = STORE_KEYS as f64;
-        let rank = match self {
-            // The inverse of the continuous form of Zipf's law.
-            StoreKeys::TinySkewed => {
-                let exponent = 1.0 - SKEW;
-                ((keys.powf(exponent) - 1.0) * drawn + 1.0).powf(1.0 / exponent) - 1.0
-            }
-            _ => drawn * keys,
-        };
-        // Neighbours in rank are none in memory.
-        (rank as usize).min(STORE_KEYS - 1).wrapping_mul(7_919) % STORE_KEYS
-    }
-
-    fn key(self, number: usize) -> Vec<u8> {
-        let mut key = (number as u64).to_le_bytes().to_vec();
-        key.resize(self.bytes().0, 0x5a);
-        key
-    }
-}
-
-/// Nanoseconds of an operation of a store in memory, measured on this machine: what a handler of a key-value service takes.
-pub(crate) fn measure_store(keys: StoreKeys, operations: usize) -> f64 {
-    let value = vec![7_u8; keys.bytes().1];
-    let mut store: HashMap<Vec<u8>, Vec<u8>> = (0..STORE_KEYS)
-        .map(|number| (keys.key(number), value.clone()))
-        .collect();
-    let mut random = SeededRandom::new(1);
-    let asked: Vec<(Vec<u8>, bool)> = (0..operations)
-        .map(|_| {
-            let key = keys.key(keys.draw(fraction(random.number())));
-            (key, random.number() % 100 < READS_PERCENT)
-        })
-        .collect();
-    let began = Instant::now();
-    let mut found = 0_usize;
-    for (key, is_read) in &asked {
-        if *is_read {
-            found += store.get(key).map_or(0, Vec::len);
-        } else if let Some(kept) = store.get_mut(key) {
-            kept.copy_from_slice(&value);
-        }
-    }
-    let ns = began.elapsed().as_nanos() as f64;
-    assert!(found > 0, "keys that were put are found");
-    ns / operations as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,17 +139,5 @@ mod tests {
         );
         // Both workers are busy: the third waits for the one that is free first.
         assert!(workers.handle(2, 0.0).done_ns > short.done_ns);
-    }
-
-    #[test]
-    fn skewed_keys_are_some_keys_mostly_and_others_are_all_alike() {
-        let most_frequent = |keys: StoreKeys| {
-            let mut random = SeededRandom::new(3);
-            let mut counts = vec![0; STORE_KEYS];
-            (0..100_000).for_each(|_| counts[keys.draw(fraction(random.number()))] += 1);
-            counts.into_iter().max().unwrap_or(0)
-        };
-        assert!(most_frequent(StoreKeys::Tiny) < 20);
-        assert!(most_frequent(StoreKeys::TinySkewed) > 2_000);
     }
 }

@@ -10,6 +10,7 @@ mod interface;
 mod pair;
 mod parts;
 mod published;
+mod store;
 mod targets;
 mod wires;
 

@@ -11,7 +11,7 @@ use provost_nic_model::{BusWrite, ModelUnavailable, NicShape, SimulatedNic, Wire
 use crate::core::HostCore;
 use crate::handlers::HandlerModel;
 use crate::interface::{CYCLE_NS, HostInterface};
-use crate::parts::{CallLoad, ClientCore, SESSION_CALLS, ServerCore};
+use crate::parts::{CallContent, CallLoad, ClientCore, SESSION_CALLS, ServerCore};
 use crate::wires::{ADDRESSES, NicWires, STALL_CYCLES, WIRE_CYCLES, cpu_seconds, load_connection};
 
 /// Calls that a NIC has on their way at most: a limit of the RTL.
@@ -52,7 +52,7 @@ pub(crate) struct PairConfig {
     pub(crate) flows: u8,
     /// Sessions of each flow.
     pub(crate) sessions: u16,
-    pub(crate) payload_bytes: usize,
+    pub(crate) content: CallContent,
     pub(crate) policies: PolicyUse,
     pub(crate) wire_cycles: u64,
     /// What servers do with calls.
@@ -69,7 +69,7 @@ impl PairConfig {
             load,
             flows: 1,
             sessions: (NIC_CALLS / usize::from(SESSION_CALLS)) as u16,
-            payload_bytes: SMALL_BYTES,
+            content: CallContent::Echo(SMALL_BYTES),
             policies: PolicyUse::Off,
             wire_cycles: WIRE_CYCLES,
             handlers: HandlerModel::ECHO,
@@ -77,11 +77,11 @@ impl PairConfig {
         }
     }
 
-    /// Load and bytes of the calls of a flow.
-    fn calls_of(&self, flow: usize) -> (CallLoad, usize) {
+    /// Load and content of the calls of a flow.
+    fn calls_of(&self, flow: usize) -> (CallLoad, CallContent) {
         match self.neighbour {
-            Some(neighbour) if flow > 0 => (neighbour.load, neighbour.payload_bytes),
-            _ => (self.load, self.payload_bytes),
+            Some(neighbour) if flow > 0 => (neighbour.load, CallContent::Echo(neighbour.payload_bytes)),
+            _ => (self.load, self.content),
         }
     }
 
@@ -92,7 +92,10 @@ impl PairConfig {
     }
 
     fn slot_lines_log2(&self) -> u8 {
-        let largest = (0..2).map(|flow| self.calls_of(flow).1).max().unwrap_or(0);
+        let largest = (0..2)
+            .map(|flow| self.calls_of(flow).1.bytes_max())
+            .max()
+            .unwrap_or(0);
         let lines = provost_nic::entry_lines(largest);
         lines.next_power_of_two().trailing_zeros() as u8
     }
@@ -179,14 +182,15 @@ impl NicPair {
         let client = |(flow, core): (usize, HostCore)| {
             let first = flow as u16 * config.sessions;
             let connections = first..first + config.sessions;
-            let (load, payload_bytes) = config.calls_of(flow);
-            ClientCore::new(core, connections, load, payload_bytes, flow as u64 + 1)
+            let (load, content) = config.calls_of(flow);
+            ClientCore::new(core, connections, load, content, flow as u64 + 1)
         };
         let mut pair = NicPair {
             clients: client_cores.into_iter().enumerate().map(client).collect(),
             servers: server_cores
                 .into_iter()
-                .map(|core| ServerCore::new(core, config.handlers))
+                .enumerate()
+                .map(|(flow, core)| ServerCore::new(core, config.handlers, config.calls_of(flow).1))
                 .collect(),
             wires: NicWires::new(nics, config.wire_cycles),
             config,
@@ -445,7 +449,7 @@ mod tests {
                 };
                 let config = PairConfig {
                     flows: 8,
-                    payload_bytes,
+                    content: CallContent::Echo(payload_bytes),
                     policies: PolicyUse::On,
                     ..PairConfig::new(interface.clone(), load)
                 };

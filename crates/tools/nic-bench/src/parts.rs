@@ -10,6 +10,7 @@ use provost_random::{SeededRandom, fraction};
 use crate::core::HostCore;
 use crate::handlers::{HandlerModel, HandlerPool};
 use crate::interface::CYCLE_NS;
+use crate::store::{SlabStore, StoreKeys};
 
 /// Calls of one session at a time.
 pub(crate) const SESSION_CALLS: u8 = provost_nic::SLOTS_MAX;
@@ -31,6 +32,39 @@ pub(crate) enum CallLoad {
     },
 }
 
+/// What calls say, and what is said to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallContent {
+    /// So many bytes, which come back.
+    Echo(usize),
+    /// Operations of a store of these keys.
+    Store(StoreKeys),
+}
+
+impl CallContent {
+    /// Bytes of the longest request or response.
+    pub(crate) fn bytes_max(self) -> usize {
+        match self {
+            CallContent::Echo(bytes) => bytes,
+            CallContent::Store(keys) => keys.payload_bytes_max(),
+        }
+    }
+
+    fn request(self, tag: u64) -> Vec<u8> {
+        match self {
+            CallContent::Echo(bytes) => payload(tag, bytes),
+            CallContent::Store(keys) => keys.request(tag),
+        }
+    }
+
+    fn response(self, tag: u64) -> Vec<u8> {
+        match self {
+            CallContent::Echo(bytes) => payload(tag, bytes),
+            CallContent::Store(keys) => keys.response(tag),
+        }
+    }
+}
+
 /// A session, and its calls that could begin.
 struct ClientSession {
     connection: u16,
@@ -42,7 +76,7 @@ pub(crate) struct ClientCore {
     core: HostCore,
     sessions: Vec<ClientSession>,
     load: CallLoad,
-    payload_bytes: usize,
+    content: CallContent,
     next_session: usize,
     next_tag: u64,
     /// By tag: the session, and when the call began.
@@ -63,7 +97,7 @@ impl ClientCore {
         core: HostCore,
         connections: impl Iterator<Item = u16>,
         load: CallLoad,
-        payload_bytes: usize,
+        content: CallContent,
         seed: u64,
     ) -> ClientCore {
         let session = |connection| ClientSession {
@@ -74,7 +108,7 @@ impl ClientCore {
             core,
             sessions: connections.map(session).collect(),
             load,
-            payload_bytes,
+            content,
             next_session: 0,
             next_tag: 0,
             calls: HashMap::new(),
@@ -153,7 +187,7 @@ impl ClientCore {
             self.next_tag += 1;
             self.calls.insert(tag, (at, began_ns));
             let connection = self.sessions[at].connection;
-            let payload = payload(tag, self.payload_bytes);
+            let payload = self.content.request(tag);
             self.core
                 .send(nic, (EntryKind::Request, connection, tag), &payload);
         }
@@ -169,9 +203,9 @@ impl ClientCore {
         let (session, began_ns) = call.expect("a call ends once");
         self.sessions[session].free += 1;
         if received.head.kind == EntryKind::Response {
-            let sent = payload(received.head.tag, self.payload_bytes);
+            let expected = self.content.response(received.head.tag);
             assert_eq!(
-                received.payload, sent,
+                received.payload, expected,
                 "the response to call {}",
                 received.head.tag
             );
@@ -192,7 +226,7 @@ pub(crate) fn payload(tag: u64, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A request that was taken, and when its response can be sent.
+/// A request that was taken: its response, and when that can be sent.
 struct RunningCall {
     done_ns: f64,
     connection: u16,
@@ -204,14 +238,21 @@ struct RunningCall {
 pub(crate) struct ServerCore {
     core: HostCore,
     handlers: HandlerPool,
+    /// What answers requests; without it, they come back as they are.
+    store: Option<SlabStore>,
     /// Without workers, a batch at most.
     running: Vec<RunningCall>,
 }
 
 impl ServerCore {
-    pub(crate) fn new(core: HostCore, handlers: HandlerModel) -> ServerCore {
+    pub(crate) fn new(core: HostCore, handlers: HandlerModel, content: CallContent) -> ServerCore {
+        let store = match content {
+            CallContent::Echo(_) => None,
+            CallContent::Store(keys) => Some(SlabStore::filled(keys)),
+        };
         ServerCore {
             core,
+            store,
             handlers: HandlerPool::new(handlers),
             running: Vec::new(),
         }
@@ -257,7 +298,10 @@ impl ServerCore {
                 done_ns: handled.done_ns,
                 connection: head.connection,
                 tag: head.tag,
-                payload: received.payload,
+                payload: match &mut self.store {
+                    Some(store) => store.serve(&received.payload),
+                    None => received.payload,
+                },
             });
         }
         true

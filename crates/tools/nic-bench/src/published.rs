@@ -14,7 +14,7 @@ pub(crate) const GROUP: &str = "published";
 type PublishedFigure = (&'static str, &'static str, f64, &'static str, &'static str);
 
 #[rustfmt::skip]
-const FIGURES: [PublishedFigure; 9] = [
+const FIGURES: [PublishedFigure; 14] = [
     ("IX", "rate of a core", 1.5, "M/s", "64-byte requests handled; eRPC (NSDI '19), section 1"),
     ("eRPC, ConnectX-4", "rate of a core", 4.96, "M/s", "32-byte requests made, and as many handled, b=3; eRPC, table 3"),
     ("eRPC, ConnectX-5", "p50", 2.3, "us", "32-byte calls, one switch; eRPC, table 2"),
@@ -24,6 +24,11 @@ const FIGURES: [PublishedFigure; 9] = [
     ("Dagger", "rate of 8 threads", 84.0, "M/s", "on 4 cores; Dagger, section 5"),
     ("Dagger", "p50, at least", 1.0, "us", "1 to 2 us; Dagger, section 5"),
     ("Dagger", "p50, at most", 2.0, "us", "1 to 2 us; Dagger, section 5"),
+    ("memcached over Dagger", "p50, at least", 3.2, "us", "3.2 to 8 us; Dagger, section 5"),
+    ("memcached over Dagger", "p50, at most", 8.0, "us", "3.2 to 8 us; Dagger, section 5"),
+    ("memcached over Dagger", "tail, at least", 5.8, "us", "5.8 to 18 us; Dagger, section 5"),
+    ("memcached over Dagger", "tail, at most", 18.0, "us", "5.8 to 18 us; Dagger, section 5"),
+    ("MICA over DPDK", "latency to memcached over Dagger", 2.3, "times", "2.3 times lower; Dagger, section 5"),
 ];
 
 /// Adds what is published.
