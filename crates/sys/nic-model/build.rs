@@ -19,9 +19,10 @@ mod verilator {
     type Model = (&'static str, &'static str, &'static [&'static str]);
 
     /// The models that are compiled.
-    const MODELS: [Model; 13] = [
+    const MODELS: [Model; 14] = [
         ("nic", "nic_covered", &[]),
         ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
+        ("clocked_nic", "clocked_nic", &[]),
         ("packet_fifo", "packet_fifo", &[]),
         ("receive_credits", "receive_credits", &[]),
         ("connection_cache", "connection_cache", &[]),
@@ -38,6 +39,8 @@ mod verilator {
             &["-GFLOWS=1", "-GFLOW_BITS=1"],
         ),
     ];
+    /// Those of which millions of cycles run.
+    const OPTIMIZED: [&str; 2] = ["nic", "nic_wide"];
     const RTL: &str = "../../../hw/rtl";
     /// The NIC with a look into it.
     const COVERED: &str = "../../../hw/bench/nic_covered.sv";
@@ -45,8 +48,9 @@ mod verilator {
     pub(super) fn build() {
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
         let root = verilator_root();
-        // What runs in every cycle, and what runs once, when a model is made.
+        // What runs in every cycle of long tests and of the bench, or in shorter ones, and what runs once, when a model is made.
         let mut cycles = compiler(&root, 3);
+        let mut short_runs = compiler(&root, 1);
         let mut beginnings = compiler(&root, 0);
         cycles.file(format!("{root}/include/verilated.cpp"));
         cycles.file(format!("{root}/include/verilated_threads.cpp"));
@@ -78,11 +82,16 @@ mod verilator {
                 .file(written(format!("{name}_begins.cc"), all(&once)))
                 .include(&folder);
             let glue = all(&often) + &glue_of(name, &folder);
-            cycles
-                .file(written(format!("{name}_glue.cc"), glue))
+            let runs = if OPTIMIZED.contains(&name) {
+                &mut cycles
+            } else {
+                &mut short_runs
+            };
+            runs.file(written(format!("{name}_glue.cc"), glue))
                 .include(&folder);
         }
         beginnings.compile("provost_nic_models_begin");
+        short_runs.compile("provost_nic_models_short");
         cycles.compile("provost_nic_models");
         std::fs::write(out.join("models.rs"), declarations()).expect("OUT_DIR can be written");
     }

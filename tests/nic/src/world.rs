@@ -6,7 +6,7 @@ use provost_datagram::{Call, Checking, Config, Endpoint, Event, Mark, MsgBuf, Se
 use provost_datagram_sim::PacketNetwork;
 use provost_nic::{Balance, Board, FetchMode, FlowShape, MessageAreas, registers};
 use provost_nic_host::{HostConfig, HostError, HostEvent, NicHost};
-use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
+use provost_nic_model::{HostTiming, ModelUnavailable, NicShape, SimulatedNic, WirePacket};
 
 use crate::random::SeededRandom;
 use crate::traffic::{CallPattern, ClientRecord, ServerRecord};
@@ -134,11 +134,22 @@ impl World {
     /// # Panics
     /// If a NIC does not start.
     pub fn new(config: WorldConfig) -> Result<World, ModelUnavailable> {
+        World::of_shapes(config, [NicShape::Standard; 2])
+    }
+
+    /// The same, with NICs of these shapes.
+    ///
+    /// # Errors
+    /// If there is no model of one.
+    ///
+    /// # Panics
+    /// If a NIC does not start.
+    pub fn of_shapes(config: WorldConfig, shapes: [NicShape; 2]) -> Result<World, ModelUnavailable> {
         let mut hosts = Vec::new();
         for (side, kind) in config.hosts.iter().enumerate() {
             hosts.push(match kind {
                 HostKind::Nic => {
-                    let mut nic = SimulatedNic::new(1 << 15, config.timing)?;
+                    let mut nic = SimulatedNic::of_shape(shapes[side], 1 << 15, config.timing)?;
                     let host = NicHost::start(&mut nic, config.nic[side].clone()).expect("the NIC starts");
                     WorldHost::Nic(Box::new((nic, host)))
                 }
@@ -259,6 +270,20 @@ impl World {
                 "nothing ends any more: {ended} of {until} calls have"
             );
         }
+    }
+
+    /// Opens the sessions and makes so many calls; each is executed once and ends well once.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn calls_end_well(&mut self, calls: u64) {
+        self.connect();
+        self.call(calls);
+        assert_eq!(self.client.failed, BTreeMap::default());
+        assert_eq!(self.client.completed.len() as u64, calls);
+        assert!(self.client.completed.values().all(|times| *times == 1));
+        assert_eq!(self.server.executed.len() as u64, calls);
+        assert!(self.server.executed.values().all(|times| *times == 1));
     }
 
     /// Begins as many calls as slots allow, so many at most.

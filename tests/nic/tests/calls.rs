@@ -33,13 +33,7 @@ fn calls_end_well(config: WorldConfig, calls: u64) -> Option<World> {
             return None;
         }
     };
-    world.connect();
-    world.call(calls);
-    assert_eq!(world.client.failed, Default::default());
-    assert_eq!(world.client.completed.len() as u64, calls);
-    assert!(world.client.completed.values().all(|times| *times == 1));
-    assert_eq!(world.server.executed.len() as u64, calls);
-    assert!(world.server.executed.values().all(|times| *times == 1));
+    world.calls_end_well(calls);
     Some(world)
 }
 

@@ -3,8 +3,10 @@
 //!
 //! Everything that is measured with it is simulated: it says how many cycles the RTL takes, not how fast a board is.
 
+mod clocked;
 mod model;
 mod simulated;
 
+pub use clocked::ClockPeriods;
 pub use model::{ModelUnavailable, PortHandle, RtlModel};
 pub use simulated::{BusWrite, HostTiming, NicShape, SimulatedNic, WirePacket};

@@ -4,12 +4,17 @@ use std::collections::VecDeque;
 
 use provost_nic::{Board, LINE_BYTES, Line};
 
+use crate::clocked::{BusAccess, ClockEdges, ClockPeriods, InterfaceClock, InterfaceClocks, QueuedBus};
 use crate::model::{ModelUnavailable, PortHandle, RtlModel};
 
 /// Cycles of 5 ns (200 MHz) in 64 ns, times 10.
 const CYCLES_PER_TICK_TENTHS: u64 = 128;
 /// Reads of host memory that can be out.
 const READS_MAX: usize = 64;
+/// Lines that a NIC with nothing to do reads again and again, at most: as many slots of a polled ring as it reads at once.
+const LOOKS: usize = 4;
+/// Cycles after which an access of the host has reached a clocked NIC and come back, if it ever does.
+const ACCESS_CYCLES_MAX: u64 = 100_000;
 
 /// How long host memory takes, in cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub enum NicShape {
     Standard,
     /// 8 flows, of which 16 slots are read at once.
     Wide,
+    /// The standard one with a clock for each of its interfaces. A cycle is one of the NIC's own clock.
+    Clocked(ClockPeriods),
 }
 
 /// An access of the host to the NIC's registers or its window for pushes.
@@ -60,8 +67,9 @@ pub struct WirePacket {
     pub bytes: Vec<u8>,
 }
 
-struct Ports {
-    now: PortHandle,
+/// Registers and pushes of a NIC of one clock.
+#[derive(Clone, Copy)]
+struct BusPorts {
     csr_write: PortHandle,
     csr_address: PortHandle,
     csr_write_data: PortHandle,
@@ -70,6 +78,46 @@ struct Ports {
     push_ready: PortHandle,
     push_flow: PortHandle,
     push_line: PortHandle,
+}
+
+impl BusPorts {
+    fn of(model: &RtlModel) -> BusPorts {
+        let port = |name| model.port(name);
+        BusPorts {
+            csr_write: port("csr_write"),
+            csr_address: port("csr_address"),
+            csr_write_data: port("csr_write_data"),
+            csr_read_data: port("csr_read_data"),
+            push_valid: port("push_valid"),
+            push_ready: port("push_ready"),
+            push_flow: port("push_flow"),
+            push_line: port("push_line"),
+        }
+    }
+
+    fn offer_register(self, model: &mut RtlModel, address: u16, value: u32) {
+        model.set(self.csr_write, 1);
+        model.set(self.csr_address, address.into());
+        model.set(self.csr_write_data, value.into());
+    }
+
+    fn offer_push(self, model: &mut RtlModel, flow: u8, line: &Line) {
+        model.set(self.push_valid, 1);
+        model.set(self.push_flow, flow.into());
+        model.bytes_mut(self.push_line).copy_from_slice(line);
+    }
+}
+
+/// How the host reaches the NIC's registers.
+enum HostBus {
+    /// At once.
+    Direct(BusPorts),
+    /// From another clock.
+    Queued(Box<(QueuedBus, InterfaceClocks)>),
+}
+
+struct Ports {
+    now: PortHandle,
     host_read: PortHandle,
     host_read_address: PortHandle,
     host_data_valid: PortHandle,
@@ -95,6 +143,7 @@ struct Ports {
 pub struct SimulatedNic {
     model: RtlModel,
     ports: Ports,
+    bus: HostBus,
     memory: Vec<Line>,
     timing: HostTiming,
     cycle: u64,
@@ -115,6 +164,10 @@ pub struct SimulatedNic {
     left: VecDeque<WirePacket>,
     /// Accesses to host memory beyond its end, which are the host's mistakes.
     stray: u64,
+    /// The last cycle in which the NIC did more than look at places that it has just looked at.
+    moved_cycle: u64,
+    looked_at: [u32; LOOKS],
+    looks: usize,
     situations: SituationCounts,
 }
 
@@ -140,25 +193,30 @@ impl SimulatedNic {
         timing: HostTiming,
     ) -> Result<SimulatedNic, ModelUnavailable> {
         assert!(timing.write_cycles <= timing.read_cycles, "{timing:?}");
-        let mut model = RtlModel::new(match shape {
-            NicShape::Standard => "nic",
-            NicShape::Wide => "nic_wide",
-        })?;
-        for ready in ["host_write_ready", "tx_ready", "host_read_ready"] {
+        let (name, wire) = match shape {
+            NicShape::Standard => ("nic", ""),
+            NicShape::Wide => ("nic_wide", ""),
+            NicShape::Clocked(_) => ("clocked_nic", "mac_"),
+        };
+        let mut model = RtlModel::new(name)?;
+        let wire_port = |name: &str| format!("{wire}{name}");
+        for ready in ["host_write_ready", &wire_port("tx_ready"), "host_read_ready"] {
             model.set_named(ready, 1);
         }
-        model.reset();
+        let bus = match shape {
+            NicShape::Standard | NicShape::Wide => {
+                model.reset();
+                HostBus::Direct(BusPorts::of(&model))
+            }
+            NicShape::Clocked(periods) => {
+                let clocks = InterfaceClocks::start(&mut model, periods);
+                HostBus::Queued(Box::new((QueuedBus::of(&model), clocks)))
+            }
+        };
         let port = |name| model.port(name);
+        let wire_port = |name: &str| model.port(&wire_port(name));
         let ports = Ports {
             now: port("now"),
-            csr_write: port("csr_write"),
-            csr_address: port("csr_address"),
-            csr_write_data: port("csr_write_data"),
-            csr_read_data: port("csr_read_data"),
-            push_valid: port("push_valid"),
-            push_ready: port("push_ready"),
-            push_flow: port("push_flow"),
-            push_line: port("push_line"),
             host_read: port("host_read"),
             host_read_address: port("host_read_address"),
             host_data_valid: port("host_data_valid"),
@@ -167,21 +225,22 @@ impl SimulatedNic {
             host_write: port("host_write"),
             host_write_address: port("host_write_address"),
             host_write_data: port("host_write_data"),
-            tx_valid: port("tx_valid"),
-            tx_data: port("tx_data"),
-            tx_bytes: port("tx_bytes"),
-            tx_last: port("tx_last"),
-            tx_remote: port("tx_remote"),
-            rx_valid: port("rx_valid"),
-            rx_data: port("rx_data"),
-            rx_bytes: port("rx_bytes"),
-            rx_last: port("rx_last"),
-            rx_remote: port("rx_remote"),
+            tx_valid: wire_port("tx_valid"),
+            tx_data: wire_port("tx_data"),
+            tx_bytes: wire_port("tx_bytes"),
+            tx_last: wire_port("tx_last"),
+            tx_remote: wire_port("tx_remote"),
+            rx_valid: wire_port("rx_valid"),
+            rx_data: wire_port("rx_data"),
+            rx_bytes: wire_port("rx_bytes"),
+            rx_last: wire_port("rx_last"),
+            rx_remote: wire_port("rx_remote"),
         };
         let situations = SituationCounts::of(&model);
         Ok(SimulatedNic {
             model,
             ports,
+            bus,
             memory: vec![[0; LINE_BYTES]; memory_lines],
             timing,
             cycle: 0,
@@ -195,6 +254,9 @@ impl SimulatedNic {
             leaving: Vec::new(),
             left: VecDeque::new(),
             stray: 0,
+            moved_cycle: 0,
+            looked_at: [u32::MAX; LOOKS],
+            looks: 0,
             situations,
         })
     }
@@ -230,6 +292,13 @@ impl SimulatedNic {
             .map(|((module, what), count)| (*module, *what, *count))
     }
 
+    /// For how many cycles the NIC has done nothing that is seen: it sent and got no line, wrote nothing to host memory, and read there only what
+    /// it had just read. Whoever has written an entry or a register since then knows more.
+    #[must_use]
+    pub fn idle_cycles(&self) -> u64 {
+        self.cycle - self.moved_cycle
+    }
+
     /// Has a packet arrive as soon as the wire is free; `remote` is where it came from.
     pub fn inject(&mut self, packet: WirePacket) {
         self.arriving.push_back(packet);
@@ -259,21 +328,27 @@ impl SimulatedNic {
     }
 
     pub fn step(&mut self) {
-        let posted = self.offer_bus_write();
+        let HostBus::Direct(bus) = self.bus else {
+            return self.run_cycle();
+        };
+        let posted = self.offer_bus_write(bus);
         self.run_cycle();
         if posted {
-            self.model.set(self.ports.csr_write, 0);
-            self.model.set(self.ports.push_valid, 0);
+            self.model.set(bus.csr_write, 0);
+            self.model.set(bus.push_valid, 0);
         }
     }
 
     fn run_cycle(&mut self) {
+        if matches!(self.bus, HostBus::Queued(_)) {
+            while !self.run_edges().has(InterfaceClock::Nic) {}
+            return;
+        }
         self.settle_writes();
         self.offer_packet();
         self.offer_data();
         self.model.set(self.ports.now, self.ticks());
-        let may_read = self.reads.len() < READS_MAX;
-        self.model.set(self.ports.host_read_ready, u64::from(may_read));
+        self.offer_room();
         // Outputs follow from inputs within the cycle; what they say now is what the edge sees.
         self.model.settle();
         self.take_packet();
@@ -284,13 +359,94 @@ impl SimulatedNic {
         self.settle_writes();
     }
 
+    /// Goes on to the next edge of any clock of a clocked NIC: which have it.
+    ///
+    /// # Panics
+    /// If the NIC has one clock.
+    fn run_edges(&mut self) -> ClockEdges {
+        let HostBus::Queued(queued) = &self.bus else {
+            panic!("the NIC has one clock");
+        };
+        let edges = queued.1.until_edges();
+        if edges.has(InterfaceClock::Nic) {
+            self.model.set(self.ports.now, self.ticks());
+        }
+        if edges.has(InterfaceClock::Host) {
+            self.settle_writes();
+            self.offer_data();
+            self.offer_room();
+            self.offer_posted();
+        }
+        if edges.has(InterfaceClock::Receive) {
+            self.offer_packet();
+        }
+        self.model.eval();
+        if edges.has(InterfaceClock::Transmit) {
+            self.take_packet();
+        }
+        if edges.has(InterfaceClock::Host) {
+            self.take_accesses();
+        }
+        if let HostBus::Queued(queued) = &mut self.bus {
+            let (bus, clocks) = &mut **queued;
+            if edges.has(InterfaceClock::Host) {
+                bus.take(&self.model);
+            }
+            clocks.run_edges(&mut self.model, edges);
+        }
+        if edges.has(InterfaceClock::Nic) {
+            self.cycle += 1;
+            self.settle_writes();
+        }
+        edges
+    }
+
+    /// Gives accesses that are due to the queue between the clocks.
+    fn offer_posted(&mut self) {
+        let HostBus::Queued(queued) = &mut self.bus else {
+            return;
+        };
+        let bus = &mut queued.0;
+        while let Some((_, write)) = self.bus_writes.front().filter(|(at, _)| *at <= self.cycle) {
+            bus.put(BusAccess::Write(*write));
+            self.bus_writes.pop_front();
+        }
+        bus.offer(&mut self.model);
+    }
+
+    /// Has a clocked NIC's queue take an access, and what it reads come back.
+    fn access(&mut self, access: BusAccess) -> Option<u32> {
+        if let HostBus::Queued(queued) = &mut self.bus {
+            queued.0.put(access);
+        }
+        let until = self.cycle + ACCESS_CYCLES_MAX;
+        loop {
+            let HostBus::Queued(queued) = &mut self.bus else {
+                return None;
+            };
+            match access {
+                BusAccess::Write(_) if queued.0.is_clear() => return None,
+                BusAccess::Read(_) => {
+                    if let Some(answer) = queued.0.answers.pop_front() {
+                        return Some(answer);
+                    }
+                }
+                BusAccess::Write(_) => {}
+            }
+            assert!(self.cycle < until, "the NIC does not take {access:?}");
+            self.run_edges();
+        }
+    }
+
     /// Puts the next access on the NIC's ports, if it is due and the NIC takes it.
-    fn offer_bus_write(&mut self) -> bool {
+    fn offer_bus_write(&mut self, bus: BusPorts) -> bool {
         let due = self.bus_writes.front().filter(|(at, _)| *at <= self.cycle);
         match due.copied() {
-            Some((_, BusWrite::Register(address, value))) => self.offer_register(address, value),
-            Some((_, BusWrite::Push(flow, line))) if self.model.get(self.ports.push_ready) == 1 => {
-                self.offer_push(flow, &line);
+            Some((_, BusWrite::Register(address, value))) => {
+                bus.offer_register(&mut self.model, address, value);
+            }
+            Some((_, BusWrite::Push(flow, line))) if self.model.get(bus.push_ready) == 1 => {
+                bus.offer_push(&mut self.model, flow, &line);
             }
             _ => return false,
         }
@@ -298,16 +454,9 @@ impl SimulatedNic {
         true
     }
 
-    fn offer_register(&mut self, address: u16, value: u32) {
-        self.model.set(self.ports.csr_write, 1);
-        self.model.set(self.ports.csr_address, address.into());
-        self.model.set(self.ports.csr_write_data, value.into());
-    }
-
-    fn offer_push(&mut self, flow: u8, line: &Line) {
-        self.model.set(self.ports.push_valid, 1);
-        self.model.set(self.ports.push_flow, flow.into());
-        self.model.bytes_mut(self.ports.push_line).copy_from_slice(line);
+    fn offer_room(&mut self) {
+        let may_read = self.reads.len() < READS_MAX;
+        self.model.set(self.ports.host_read_ready, u64::from(may_read));
     }
 
     /// Writes become visible whose time has come.
@@ -329,6 +478,7 @@ impl SimulatedNic {
         let Some(packet) = packet else {
             return;
         };
+        self.moved_cycle = self.cycle;
         let rest = &packet.bytes[self.arrived_bytes.min(packet.bytes.len())..];
         let bytes = rest.len().min(LINE_BYTES);
         let data = self.model.bytes_mut(self.ports.rx_data);
@@ -367,6 +517,7 @@ impl SimulatedNic {
         if self.model.get(self.ports.tx_valid) == 0 {
             return;
         }
+        self.moved_cycle = self.cycle;
         let bytes = self.model.get(self.ports.tx_bytes) as usize;
         let line = &self.model.bytes(self.ports.tx_data)[..bytes.min(LINE_BYTES)];
         self.leaving.extend_from_slice(line);
@@ -382,12 +533,18 @@ impl SimulatedNic {
             let address = self.model.get(self.ports.host_write_address) as u32;
             let mut line = [0; LINE_BYTES];
             line.copy_from_slice(self.model.bytes(self.ports.host_write_data));
+            self.moved_cycle = self.cycle;
             let at = self.cycle + u64::from(self.timing.write_cycles);
             self.nic_writes.push_back((at, address, line));
         }
         let read = self.model.get(self.ports.host_read) & self.model.get(self.ports.host_read_ready);
         if read == 1 {
             let address = self.model.get(self.ports.host_read_address) as u32;
+            if !self.looked_at.contains(&address) {
+                self.moved_cycle = self.cycle;
+                self.looked_at[self.looks % LOOKS] = address;
+                self.looks += 1;
+            }
             let at = self.cycle + u64::from(self.timing.read_cycles);
             let after = self.reads.back().map_or(0, |(last, _)| *last);
             let at = at.max(after + u64::from(self.timing.line_cycles));
@@ -445,24 +602,36 @@ impl Board for SimulatedNic {
     }
 
     fn read_register(&mut self, address: u16) -> u32 {
-        self.model.set(self.ports.csr_address, address.into());
+        let HostBus::Direct(bus) = self.bus else {
+            let answer = self.access(BusAccess::Read(address));
+            return answer.expect("a read has an answer");
+        };
+        self.model.set(bus.csr_address, address.into());
         self.run_cycle();
-        self.model.get(self.ports.csr_read_data) as u32
+        self.model.get(bus.csr_read_data) as u32
     }
 
     fn write_register(&mut self, address: u16, value: u32) {
-        self.offer_register(address, value);
+        let HostBus::Direct(bus) = self.bus else {
+            self.access(BusAccess::Write(BusWrite::Register(address, value)));
+            return;
+        };
+        bus.offer_register(&mut self.model, address, value);
         self.run_cycle();
-        self.model.set(self.ports.csr_write, 0);
+        self.model.set(bus.csr_write, 0);
     }
 
     fn push_line(&mut self, flow: u8, line: &Line) -> bool {
-        if self.model.get(self.ports.push_ready) == 0 {
+        let HostBus::Direct(bus) = self.bus else {
+            self.access(BusAccess::Write(BusWrite::Push(flow, *line)));
+            return true;
+        };
+        if self.model.get(bus.push_ready) == 0 {
             return false;
         }
-        self.offer_push(flow, line);
+        bus.offer_push(&mut self.model, flow, line);
         self.run_cycle();
-        self.model.set(self.ports.push_valid, 0);
+        self.model.set(bus.push_valid, 0);
         true
     }
 }
