@@ -110,9 +110,9 @@ impl BusPorts {
 
 /// How the host reaches the NIC's registers.
 enum HostBus {
-    /// At once.
+    /// Each access takes a cycle of the NIC.
     Direct(BusPorts),
-    /// From another clock.
+    /// Through a queue, from a clock of its own.
     Queued(Box<(QueuedBus, InterfaceClocks)>),
 }
 

@@ -16,7 +16,7 @@ const SKEW: f64 = 0.99;
 const TOUCH_SECONDS: u32 = 60;
 /// Locks, each of a part of the buckets, as in memcached.
 const LOCKS: usize = 1024;
-/// No item.
+/// Where no item is: in a bucket, or beside the last of a list.
 const NOBODY: u32 = u32::MAX;
 
 const GET: u8 = 1;
@@ -131,7 +131,6 @@ struct ItemHead {
     value_bytes: u8,
 }
 
-/// The store.
 pub(crate) struct SlabStore {
     buckets: Vec<u32>,
     heads: Vec<ItemHead>,
