@@ -15,6 +15,8 @@ const LINE_BYTES: usize = 128;
 const LENGTH_BYTES: usize = 8;
 /// Bytes of the largest packet that takes one line.
 const SHORT_BYTES_MAX: usize = LINE_BYTES - LENGTH_BYTES;
+/// Bytes of heads as most packets have them.
+const HEAD_BYTES_EXPECTED: usize = 32;
 
 /// One of two ends. What one sends, the other receives; the receiver copies nothing.
 #[derive(Debug)]
@@ -109,6 +111,13 @@ impl PacketBatch {
                 self.lines_used += 1;
                 self.packets += 1;
             }
+            _ if head.len() <= HEAD_BYTES_EXPECTED => {
+                // A copy: so a head that was put together in registers is stored nowhere but in its line.
+                let mut copied = [0; HEAD_BYTES_EXPECTED];
+                let copied = &mut copied[..head.len()];
+                copied.copy_from_slice(head);
+                self.push_anyhow(copied, payload);
+            }
             _ => self.push_anyhow(head, payload),
         }
     }
@@ -130,13 +139,15 @@ impl PacketBatch {
         }
     }
 
-    /// Takes over the packets of another batch, none of which was read.
-    fn append(&mut self, other: &PacketBatch) {
+    /// Takes the packets out of another batch, none of which was read.
+    #[cold]
+    fn append(&mut self, other: &mut PacketBatch) {
         let end = self.lines_used + other.lines_used;
         self.make_room(end);
         self.lines[self.lines_used..end].copy_from_slice(&other.lines[..other.lines_used]);
         self.lines_used = end;
         self.packets += other.packets;
+        other.clear();
     }
 
     /// Hands over up to so many packets; says how many there were.
@@ -234,8 +245,7 @@ impl InProcess {
             if direction.sent.len() == 0 {
                 std::mem::swap(&mut direction.sent, &mut self.leaving);
             } else {
-                direction.sent.append(&self.leaving);
-                self.leaving.clear();
+                direction.sent.append(&mut self.leaving);
             }
             self.towards.flushes.fetch_add(1, Ordering::Release);
             if direction.is_awaited {
