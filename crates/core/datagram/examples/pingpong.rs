@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use provost_datagram::{
     Algorithm, ArrivedRequest, Call, Checking, Cipher, Clock, Completion, Config, CongestionConfig, Driver,
-    Endpoint, Event, EventHandler, Monotonic, MsgBuf, Payload, Recovery, Sealing, Security, SessionId,
-    ShortCut,
+    Endpoint, Event, EventHandler, Monotonic, MsgBuf, Payload, Recovery, ResponseGiven, ResponseSlot,
+    Sealing, Security, SessionId, ShortCut,
 };
 use provost_packets::{InProcess, Wire};
 use provost_ticks::{Counting, Source};
@@ -93,8 +93,8 @@ impl EventHandler<'_, u8> for EchoServer {
     }
 
     #[inline(always)]
-    fn request(&mut self, endpoint: &mut Endpoint<u8>, now_ns: u64, request: ArrivedRequest<'_>) {
-        let _ = endpoint.respond_inline(now_ns, request.handle, 0, request.bytes);
+    fn answer(&mut self, request: &ArrivedRequest<'_>, slot: ResponseSlot<'_>) -> Option<ResponseGiven> {
+        slot.respond(0, request.bytes)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use crate::buffer::{MsgBuf, Pool};
 use crate::endpoint::Endpoint;
+use crate::server::ServerSlot;
 
 /// A session of an endpoint. It names that one for ever; numbers are used again, tokens are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -245,6 +246,14 @@ pub trait EventHandler<'p, A> {
     /// Something has happened at this time. The endpoint may be asked for more.
     fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'p>);
 
+    /// A request of one packet has come, and the slot that its response goes into is at hand: whoever needs no more than the request to
+    /// answer it does so here, for less, and returns what [`ResponseSlot::respond`] returned. With `None`, nothing is answered, and
+    /// [`EventHandler::request`] is told of the request.
+    #[inline(always)]
+    fn answer(&mut self, _request: &ArrivedRequest<'p>, _slot: ResponseSlot<'_>) -> Option<ResponseGiven> {
+        None
+    }
+
     /// A request of one packet is to be handled: as [`Event::Request`].
     #[inline(always)]
     fn request(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, request: ArrivedRequest<'p>) {
@@ -262,6 +271,35 @@ impl<'p, A, F: FnMut(&mut Endpoint<A>, u64, Event<'p>)> EventHandler<'p, A> for 
     #[inline]
     fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'p>) {
         self(endpoint, now_ns, event);
+    }
+}
+
+/// Where the response to a request goes that has just come.
+#[derive(Debug)]
+pub struct ResponseSlot<'s> {
+    slot: &'s mut ServerSlot,
+    /// Bytes of the largest response that can be given here.
+    bytes_max: usize,
+}
+
+/// Says that a request is answered.
+#[derive(Debug)]
+#[must_use = "`EventHandler::answer` is to return it"]
+pub struct ResponseGiven(());
+
+impl<'s> ResponseSlot<'s> {
+    #[inline(always)]
+    pub(crate) fn new(slot: &'s mut ServerSlot, bytes_max: usize) -> ResponseSlot<'s> {
+        ResponseSlot { slot, bytes_max }
+    }
+
+    /// Answers with a few bytes, which go into the buffer that the slot has of its own. `None`, and nothing has happened, if they do not
+    /// fit there or need several packets.
+    #[inline(always)]
+    pub fn respond(self, status: u16, response: &[u8]) -> Option<ResponseGiven> {
+        let fits = response.len() <= self.bytes_max;
+        let is_given = fits && self.slot.respond_inline(status, response, self.bytes_max);
+        is_given.then_some(ResponseGiven(()))
     }
 }
 

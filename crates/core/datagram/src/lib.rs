@@ -48,7 +48,7 @@ pub use driver::{Clock, Driver, Monotonic, Turn};
 pub use endpoint::{Address, Endpoint, Mark, ResponseRefused, Transmit};
 pub use event::{
     ArrivedRequest, Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, EventHandler,
-    Payload, Refusal, RequestHandle, SessionId,
+    Payload, Refusal, RequestHandle, ResponseGiven, ResponseSlot, SessionId,
 };
 pub use handshake::{MarkUse, PacketFallback};
 pub use seal::{Cipher, LossProof, Sealing, Security};

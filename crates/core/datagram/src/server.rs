@@ -177,13 +177,13 @@ impl<A: Copy> ServerSession<A> {
         }
     }
 
-    /// Takes a request of one packet that its slot expects; `None` if it is something else.
+    /// Takes a request of one packet that its slot expects; `None` if it is something else. The slot executes it then.
     #[inline(always)]
     pub(crate) fn take_expected<'p>(
         &mut self,
         shared: &mut Shared<A>,
         arrival: &ArrivedData<'p, A>,
-    ) -> Option<ArrivedRequest<'p>>
+    ) -> Option<(ArrivedRequest<'p>, &mut ServerSlot)>
     where
         A: PartialEq,
     {
@@ -214,11 +214,12 @@ impl<A: Copy> ServerSession<A> {
         };
         shared.statistics.requests_received += 1;
         shared.statistics.requests_borrowed += 1;
-        Some(ArrivedRequest {
+        let request = ArrivedRequest {
             handle,
             method: prefix.code,
             bytes: payload,
-        })
+        };
+        Some((request, slot))
     }
 
     /// Takes a request of one packet that begins the next call of its slot; `None` if it is something else.

@@ -3,7 +3,7 @@
 
 use provost_datagram::{
     ArrivedRequest, Call, Checking, Cipher, Clock, Completion, Config, Driver, Endpoint, Event, EventHandler,
-    MsgBuf, Sealing, Security, SessionId,
+    MsgBuf, ResponseGiven, ResponseSlot, Sealing, Security, SessionId,
 };
 use provost_packets::{InProcess, Wire};
 
@@ -64,6 +64,38 @@ impl EventHandler<'_, u8> for EchoServer {
     }
 }
 
+/// Answers shorter requests where their slots are at hand, and tries to do so with more than a packet carries.
+#[derive(Default)]
+struct PromptServer {
+    at_hand: u64,
+    asked: u64,
+    given_too_much: u64,
+}
+
+/// Longer requests are not answered where their slots are at hand.
+const PROMPT_BYTES_MAX: usize = 60;
+
+impl EventHandler<'_, u8> for PromptServer {
+    fn handle(&mut self, _: &mut Endpoint<u8>, _: u64, _: Event<'_>) {}
+
+    fn answer(&mut self, request: &ArrivedRequest<'_>, slot: ResponseSlot<'_>) -> Option<ResponseGiven> {
+        if request.bytes.len() > PROMPT_BYTES_MAX {
+            let given = slot.respond(7, &[1; 1472]);
+            self.given_too_much += u64::from(given.is_some());
+            return given;
+        }
+        self.at_hand += 1;
+        slot.respond(7, request.bytes)
+    }
+
+    fn request(&mut self, endpoint: &mut Endpoint<u8>, now_ns: u64, request: ArrivedRequest<'_>) {
+        self.asked += 1;
+        endpoint
+            .respond_inline(now_ns, request.handle, 7, request.bytes)
+            .unwrap();
+    }
+}
+
 /// Makes one call after the other, each with another payload.
 #[derive(Default)]
 struct ChainCaller {
@@ -112,29 +144,61 @@ impl EventHandler<'_, u8> for ChainCaller {
     }
 }
 
+/// Has all calls be made, with packets guarded so, and answered by this handler.
+fn call_all(
+    checking: Checking,
+    security: &Security,
+    handler: &mut impl for<'p> EventHandler<'p, u8>,
+) -> ChainCaller {
+    let (client, server) = InProcess::pair(1472, 512);
+    let driver = |wire| {
+        let config = Config {
+            checking,
+            security: security.clone(),
+            secret: [1, 2],
+            ..Config::default()
+        };
+        Driver::with_clock(config, wire, StepClock(0)).unwrap()
+    };
+    let (mut client, mut server) = (driver(client), driver(server));
+    let mut caller = ChainCaller::default();
+    let to = server.wire().address();
+    let (now_ns, endpoint) = client.endpoint();
+    endpoint.connect(now_ns, to).unwrap();
+    for _ in 0..TURNS_MAX {
+        client.turn_with(&mut caller).unwrap();
+        server.turn_with(handler).unwrap();
+    }
+    caller
+}
+
 #[test]
 fn small_calls_take_the_short_way_with_every_check_and_seal() {
     for (checking, security) in guards() {
-        let (client, server) = InProcess::pair(1472, 512);
-        let driver = |wire| {
-            let config = Config {
-                checking,
-                security: security.clone(),
-                secret: [1, 2],
-                ..Config::default()
-            };
-            Driver::with_clock(config, wire, StepClock(0)).unwrap()
-        };
-        let (mut client, mut server) = (driver(client), driver(server));
-        let (mut caller, mut echo) = (ChainCaller::default(), EchoServer::default());
-        let to = server.wire().address();
-        let (now_ns, endpoint) = client.endpoint();
-        endpoint.connect(now_ns, to).unwrap();
-        for _ in 0..TURNS_MAX {
-            client.turn_with(&mut caller).unwrap();
-            server.turn_with(&mut echo).unwrap();
-        }
+        let mut echo = EchoServer::default();
+        let caller = call_all(checking, &security, &mut echo);
         let counts = (caller.expected, caller.unexpected, echo.expected, echo.unexpected);
         assert_eq!(counts, (CALLS, 0, CALLS, 0), "{checking:?}, {security:?}");
+    }
+}
+
+#[test]
+fn requests_are_answered_at_hand_as_far_as_their_responses_fit_a_packet() {
+    let longer = |call: &u64| call % 90 > PROMPT_BYTES_MAX as u64;
+    let asked = (1..=CALLS).filter(longer).count() as u64;
+    for (checking, security) in guards() {
+        let mut prompt = PromptServer::default();
+        let caller = call_all(checking, &security, &mut prompt);
+        let counts = (
+            caller.expected,
+            prompt.at_hand,
+            prompt.asked,
+            prompt.given_too_much,
+        );
+        assert_eq!(
+            counts,
+            (CALLS, CALLS - asked, asked, 0),
+            "{checking:?}, {security:?}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::client::GoingOn;
+use crate::event::ResponseSlot;
 use crate::packet::{ArrivedData, DataHead, IntactPacket, Malformed, Piece, Prefix};
 use crate::seal::Broken;
 use crate::shared::PacketGuard;
@@ -209,10 +210,16 @@ impl<A: Address> Endpoint<A> {
         };
         match self.sessions.get_mut(head.session()) {
             Some(Session::Server(server)) => {
-                let Some(request) = server.take_expected(&mut self.shared, &arrival) else {
+                let bytes_max = self.shared.config.inline_response_bytes;
+                let bytes_max = bytes_max.min(server.sizes.full as usize);
+                let Some((request, slot)) = server.take_expected(&mut self.shared, &arrival) else {
                     return false;
                 };
-                handler.request(self, told_ns, request);
+                let given = handler.answer(&request, ResponseSlot::new(slot, bytes_max));
+                match given {
+                    Some(_) => self.queue_response(request.handle, ResponseParts::Whole),
+                    None => handler.request(self, told_ns, request),
+                }
             }
             Some(Session::Client(client)) => match client.take_expected(&mut self.shared, &arrival) {
                 Some(GoingOn::Nothing) => {
