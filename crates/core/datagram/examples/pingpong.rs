@@ -140,6 +140,7 @@ impl<C: Clock + Default> Pair<C> {
         }
     }
 
+    #[inline(never)]
     fn serve(&mut self) -> io::Result<()> {
         self.server.turn_with(&mut EchoServer)?;
         Ok(())
@@ -164,6 +165,12 @@ impl<C: Clock + Default> Pair<C> {
         Ok(connected)
     }
 
+    #[inline(never)]
+    fn complete(&mut self, caller: &mut CountingCaller) -> io::Result<()> {
+        self.client.turn_with(caller)?;
+        Ok(())
+    }
+
     /// Makes so many calls, `batch` of them at a time, each on the next of the sessions, and says how many nanoseconds each
     /// took.
     #[inline(never)]
@@ -183,14 +190,17 @@ impl<C: Clock + Default> Pair<C> {
         let before_ns = spent_ns(&start);
         while caller.done < calls {
             let (now_ns, endpoint) = self.client.endpoint();
-            while let Some((request, response)) = (made < calls).then(|| caller.spare.pop()).flatten() {
+            while made < calls && !caller.spare.is_empty() {
+                let session = sessions[next];
+                let Some((request, response)) = caller.spare.pop() else {
+                    break;
+                };
                 let call = Call {
                     method: 1,
                     tag: made,
                     request,
                     response,
                 };
-                let session = sessions[next];
                 next = if next + 1 < sessions.len() { next + 1 } else { 0 };
                 endpoint
                     .call(now_ns, session, call)
@@ -199,7 +209,7 @@ impl<C: Clock + Default> Pair<C> {
             }
             self.client.transmit()?;
             self.serve()?;
-            self.client.turn_with(&mut caller)?;
+            self.complete(&mut caller)?;
         }
         Ok((spent_ns(&start) - before_ns) as f64 / calls as f64)
     }

@@ -44,6 +44,13 @@ impl MsgBuf {
         self.0.set_length(bytes);
     }
 
+    /// It, with an empty one in its place.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> MsgBuf {
+        MsgBuf(self.0.take())
+    }
+
     /// Replaces what it holds, as far as there is room; says whether all of it fitted.
     #[must_use]
     #[inline(always)]

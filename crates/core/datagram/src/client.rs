@@ -8,6 +8,7 @@
 
 mod path;
 mod transfer;
+mod whole;
 
 use std::collections::VecDeque;
 
@@ -26,7 +27,7 @@ use crate::packet::{
 use crate::rtt::RoundTrips;
 use crate::seal::{Seal, Share};
 use crate::server::{packets_of, payload_of};
-use crate::shared::{NEVER, Outgoing, Shared, What, WholeOutgoing};
+use crate::shared::{NEVER, Outgoing, Shared, What};
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) struct ClientSession<A> {
     busy: u16,
     /// Slots that have something to send and no credit, one bit each.
     starved: u16,
+    /// Slots whose request of one packet goes out with the next packets, one bit each.
+    pub(crate) leaving: u32,
     /// The slot that is first to get credits when several have none.
     turn: u8,
     pub(crate) state: State,
@@ -100,7 +103,7 @@ pub(crate) struct ClientSession<A> {
 /// One of the session's concurrent calls: a cache line of buffers, and one of what is known of them.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct ClientSlot {
+pub(crate) struct ClientSlot {
     /// The first words of the only packet of a response, to a request of one packet that was sent once: a packet that begins so
     /// needs no further look. The second is [`NO_WORD`] as long as no such request is out.
     expected: [u64; 2],
@@ -176,7 +179,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GoingOn {
     Nothing,
-    /// Once the call's buffers were taken out.
+    /// Once the call's buffers were taken out. Or its round trip says something.
     Possible,
 }
 
@@ -211,6 +214,18 @@ impl ClientSlot {
         debug_assert!(self.request.capacity() == 0 && self.response.capacity() == 0);
         std::mem::forget(std::mem::replace(&mut self.request, call.request));
         std::mem::forget(std::mem::replace(&mut self.response, call.response));
+    }
+
+    /// Takes the buffers out, as the call has ended.
+    #[inline(always)]
+    pub(crate) fn completion(&mut self, session: SessionId, outcome: Result<u16, CallError>) -> Completion {
+        Completion {
+            session,
+            tag: self.tag,
+            outcome,
+            request: self.request.take(),
+            response: self.response.take(),
+        }
     }
 
     /// The call has ended: what only few calls need is as at the beginning.
@@ -251,6 +266,7 @@ impl<A: Copy> ClientSession<A> {
             credits_held: 0,
             busy: 0,
             starved: 0,
+            leaving: 0,
             turn: 0,
             heard_ns: now_ns,
             asked_ns: now_ns,
@@ -299,28 +315,37 @@ impl<A: Copy> ClientSession<A> {
     /// Takes a call: it begins at once, or waits for a slot.
     #[inline(always)]
     pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
-        let is_short =
-            self.credits > self.short_way_floor && call.request.len() <= self.whole_bytes_max as usize;
         let index = (!self.busy).trailing_zeros() as u8;
-        if is_short && let Some(slot) = self.slots.get_mut(usize::from(index)) {
-            if self.busy == 0 {
-                // An idle server without pending responses: its silence counts from now.
-                self.heard_ns = shared.clock.now_ns();
-            }
-            self.busy |= 1 << (index % SLOTS_MAX);
-            slot.begin(shared.clock.now_ns(), call);
-            slot.sent = Sent::QUEUED;
-            let whole = slot.whole(self.id.number, index, Flags::NONE);
-            debug_assert_eq!(
-                self.flags_of_short(),
-                Some(Flags::NONE),
-                "the floor is out of date"
-            );
-            self.credits -= 1;
-            shared.whole.push(whole);
-            return Ok(());
+        match self.start_short(shared, index, call) {
+            None => Ok(()),
+            Some(call) => self.call_otherwise(shared, call),
         }
-        self.call_otherwise(shared, call)
+    }
+
+    /// Takes a call whose request has one packet, which goes out at once, in this slot, if that is there; else returns it.
+    #[inline(always)]
+    fn start_short(&mut self, shared: &mut Shared<A>, index: u8, call: Call) -> Option<Call> {
+        if self.credits <= self.short_way_floor || call.request.len() > self.whole_bytes_max as usize {
+            return Some(call);
+        }
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return Some(call);
+        };
+        if self.busy == 0 {
+            // An idle server without pending responses: its silence counts from now.
+            self.heard_ns = shared.clock.now_ns();
+        }
+        self.busy |= 1 << (index % SLOTS_MAX);
+        slot.begin(shared.clock.now_ns(), call);
+        slot.sent = Sent::QUEUED;
+        debug_assert_eq!(
+            self.flags_of_short(),
+            Some(Flags::NONE),
+            "the floor is out of date"
+        );
+        self.credits -= 1;
+        self.queue_whole(shared, index);
+        None
     }
 
     /// Takes a call that does not go out at once, in one packet.
@@ -383,6 +408,9 @@ impl<A: Copy> ClientSession<A> {
 
     fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
         while let Some(call) = self.backlog.pop_front() {
+            let Some(call) = self.start_short(shared, slot, call) else {
+                return;
+            };
             // What was called before the session was there could not be held against its limit then.
             if call.request.len() <= self.message_bytes_max as usize {
                 return self.start(shared, slot, call);
@@ -429,6 +457,7 @@ impl<A: Copy> ClientSession<A> {
         outcome: Result<u16, CallError>,
     ) -> Event<'static> {
         self.leave_server(index);
+        self.leaving &= !(1 << index);
         let slot = &mut self.slots[usize::from(index)];
         shared.land(slot.flight.take());
         slot.rest();
@@ -474,23 +503,19 @@ impl<A: Copy> ClientSession<A> {
     /// Takes the buffers out of a slot whose call has ended.
     #[inline(always)]
     pub(crate) fn completion(&mut self, index: u8, outcome: Result<u16, CallError>) -> Completion {
-        let slot = &mut self.slots[usize::from(index)];
-        Completion {
-            session: self.id,
-            tag: slot.tag,
-            outcome,
-            request: std::mem::take(&mut slot.request),
-            response: std::mem::take(&mut slot.response),
-        }
+        self.slots[usize::from(index)].completion(self.id, outcome)
     }
 
-    /// The session has no call any more.
-    #[inline(never)]
+    /// The session has no call any more. Its timer fires in time to ask whether the peer is there, as it is set from the beginning on,
+    /// and again whenever it has fired.
+    #[inline(always)]
     fn rest(&mut self, shared: &mut Shared<A>) {
-        let now_ns = shared.clock.now_ns();
-        let idle_until_ns = now_ns + shared.config.keepalive_ns;
-        shared.timers.rest(self.id.number, now_ns, idle_until_ns);
-        self.timer_ns = idle_until_ns;
+        debug_assert!(
+            !self.is_open() || shared.timers.is_set(self.id.number),
+            "nothing would ask whether the peer is there"
+        );
+        shared.timers.rest(self.id.number);
+        self.timer_ns = NEVER;
     }
 
     /// What the end of a slot's call makes possible.
@@ -499,7 +524,9 @@ impl<A: Copy> ClientSession<A> {
         if !self.backlog.is_empty() {
             self.start_waiting(shared, index);
         }
-        self.pump_starved(shared);
+        if self.starved != 0 {
+            self.pump_starved(shared);
+        }
         self.close_if_drained(shared);
     }
 

@@ -29,7 +29,7 @@ use crate::handshake::MarkUse;
 use crate::packet::{Body, CheckedHead, Header, Kind};
 use crate::seal::{KEY_BYTES, LossProof};
 use crate::server::{self, ResponseParts, ServerSession};
-use crate::shared::{Control, Outgoing, Shared, What, WholeOutgoing};
+use crate::shared::{Control, Outgoing, Shared};
 use crate::statistics::Statistics;
 
 /// What an address on a wire must be able to do.
@@ -142,7 +142,10 @@ impl<A: Address> Endpoint<A> {
     pub fn call(&mut self, now_ns: u64, session: SessionId, call: Call) -> Result<(), Box<CallRefused>> {
         self.shared.clock.advance(now_ns);
         let taken = match self.sessions.get_mut(usize::from(session.number)) {
-            Some(Session::Client(client)) if client.id == session => client.call(&mut self.shared, call),
+            // The number is that of the place where it was found.
+            Some(Session::Client(client)) if client.id.token == session.token => {
+                client.call(&mut self.shared, call)
+            }
             _ => Err((CallError::NoSession, call)),
         };
         taken.map_err(|(error, call)| Box::new(CallRefused { error, call }))
@@ -180,7 +183,7 @@ impl<A: Address> Endpoint<A> {
         response: MsgBuf,
     ) -> Result<(), ResponseRefused> {
         self.shared.clock.advance(now_ns);
-        let Some(server) = self.server_of(handle.session) else {
+        let Some(server) = server_of(&mut self.sessions, handle.session) else {
             return Err(ResponseRefused {
                 error: CallError::NoSession,
                 response,
@@ -201,7 +204,7 @@ impl<A: Address> Endpoint<A> {
         };
         let parts = slot.response_parts(response.len(), payload_bytes);
         slot.respond(status, response);
-        self.queue_response(handle, parts);
+        server.queue_response(&mut self.shared, &handle, parts);
         Ok(())
     }
 
@@ -219,45 +222,15 @@ impl<A: Address> Endpoint<A> {
     ) -> Result<(), CallError> {
         self.shared.clock.advance(now_ns);
         let capacity = self.shared.config.inline_response_bytes;
-        let server = self.server_of(handle.session).ok_or(CallError::NoSession)?;
+        let server = server_of(&mut self.sessions, handle.session).ok_or(CallError::NoSession)?;
         let payload_bytes = server.sizes.full;
         let slot = server.executing(&handle).ok_or(CallError::NoSession)?;
         let parts = slot.response_parts(response.len(), payload_bytes);
         if !slot.respond_inline(status, response, capacity) {
             return Err(CallError::ResponseTooLarge);
         }
-        self.queue_response(handle, parts);
+        server.queue_response(&mut self.shared, &handle, parts);
         Ok(())
-    }
-
-    #[inline(always)]
-    fn queue_response(&mut self, handle: RequestHandle, parts: ResponseParts) {
-        let (call, session, slot) = (handle.call, handle.session.number, handle.slot);
-        let flags = crate::packet::Flags::NONE;
-        match parts {
-            ResponseParts::Whole => self.shared.answer_whole(WholeOutgoing {
-                call,
-                session,
-                slot,
-                flags,
-            }),
-            ResponseParts::Several => self.shared.answer(Outgoing {
-                call,
-                session,
-                packet: 0,
-                slot,
-                what: What::Response,
-                flags,
-            }),
-        }
-    }
-
-    #[inline]
-    fn server_of(&mut self, id: SessionId) -> Option<&mut ServerSession<A>> {
-        match self.sessions.get_mut(usize::from(id.number)) {
-            Some(Session::Server(server)) if server.local_token == id.token => Some(server),
-            _ => None,
-        }
     }
 
     fn client_of(&self, id: SessionId) -> Option<&ClientSession<A>> {
@@ -398,5 +371,14 @@ impl<A: Address> Endpoint<A> {
     #[must_use]
     pub fn packet_payload_bytes(&self) -> usize {
         self.shared.config.packet_bytes_max - self.shared.config.overhead_bytes()
+    }
+}
+
+/// The server's end of a session.
+#[inline]
+fn server_of<A>(sessions: &mut [Session<A>], id: SessionId) -> Option<&mut ServerSession<A>> {
+    match sessions.get_mut(usize::from(id.number)) {
+        Some(Session::Server(server)) if server.local_token == id.token => Some(server),
+        _ => None,
     }
 }

@@ -294,11 +294,10 @@ impl<'s> ResponseSlot<'s> {
     }
 
     /// Answers with a few bytes, which go into the buffer that the slot has of its own. `None`, and nothing has happened, if they do not
-    /// fit there or need several packets.
+    /// fit there, as at first, when it has none, or need several packets: [`Endpoint::respond_inline`] lets it grow.
     #[inline(always)]
     pub fn respond(self, status: u16, response: &[u8]) -> Option<ResponseGiven> {
-        let fits = response.len() <= self.bytes_max;
-        let is_given = fits && self.slot.respond_inline(status, response, self.bytes_max);
+        let is_given = response.len() <= self.bytes_max && self.slot.respond_at_hand(status, response);
         is_given.then_some(ResponseGiven(()))
     }
 }

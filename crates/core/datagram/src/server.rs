@@ -20,7 +20,7 @@ use crate::packet::{
     Prefix,
 };
 use crate::seal::{KEY_BYTES, Seal};
-use crate::shared::{NEVER, Outgoing, Shared, What, WholeOutgoing};
+use crate::shared::{NEVER, Outgoing, Shared, What, lowest_of};
 
 /// Bytes of the smallest buffer that a slot has of its own.
 const INLINE_BYTES_MIN: usize = 64;
@@ -41,6 +41,10 @@ pub(crate) struct ServerSession<A> {
     /// Bytes of the largest request of one packet.
     pub(crate) whole_bytes_max: u32,
     pub(crate) sizes: PayloadSizes,
+    /// Slots whose response of one packet goes out with the next packets, one bit each.
+    pub(crate) leaving: u32,
+    /// Bytes of the largest response of one packet that a slot's own buffer may hold.
+    pub(crate) answer_bytes_max: u32,
     pub(crate) remote: A,
 
     pub(crate) remote_token: u32,
@@ -195,14 +199,16 @@ impl<A: Copy> ServerSession<A> {
         } = *arrival;
         let slot = self.slots.get_mut(usize::from(head.slot()))?;
         let prefix = head.prefix();
+        // Whoever gives a buffer back with this call does so the longer way.
         let is_expected = head.begins_with(&slot.expected)
             && from == self.remote
             && prefix.message_bytes as usize == payload.len()
-            && prefix.message_bytes <= self.whole_bytes_max;
+            && prefix.message_bytes <= self.whole_bytes_max
+            && slot.whose == Whose::Own;
         if !is_expected {
             return None;
         }
-        slot.take_whole(shared, head.call(), marked);
+        slot.begin_whole(shared, head.call(), marked);
         self.heard_ns = shared.clock.now_ns();
         let handle = RequestHandle {
             session: SessionId {
@@ -234,7 +240,8 @@ impl<A: Copy> ServerSession<A> {
         if !is_whole || !slot.awaits(piece.header.call) {
             return None;
         }
-        slot.take_whole(shared, piece.header.call, piece.marked);
+        release(slot, shared);
+        slot.begin_whole(shared, piece.header.call, piece.marked);
         slot.size = size;
         if piece.header.flags.has(Flags::RETURN) {
             // Says that the request is here. If the response is ready when this would go, the response says it.
@@ -464,34 +471,82 @@ impl<A: Copy> ServerSession<A> {
         (slot.call == handle.call && slot.phase == Phase::Executing).then_some(slot)
     }
 
-    /// The only packet of a response, to be sent now; `None` if the call has moved on.
+    /// Queues what a slot has to send in response to the call of this handle.
     #[inline(always)]
-    pub(crate) fn transmit_whole(
+    pub(crate) fn queue_response(
+        &mut self,
+        shared: &mut Shared<A>,
+        handle: &RequestHandle,
+        parts: ResponseParts,
+    ) {
+        let bit = 1u32.wrapping_shl(handle.slot.into());
+        match parts {
+            ResponseParts::Whole => {
+                if self.leaving == 0 {
+                    shared.whole.push(handle.session.number);
+                }
+                self.leaving |= bit;
+            }
+            ResponseParts::Several => {
+                self.leaving &= !bit;
+                shared.answer(Outgoing {
+                    call: handle.call,
+                    session: handle.session.number,
+                    packet: 0,
+                    slot: handle.slot,
+                    what: What::Response,
+                    flags: Flags::NONE,
+                });
+            }
+        }
+    }
+
+    /// One of the responses of one packet that are to go out; the others are still to go. `number` is the session's.
+    pub(crate) fn next_whole(&mut self, number: u16) -> Option<Outgoing> {
+        let index = lowest_of(&mut self.leaving)?;
+        let slot = self.slots.get(usize::from(index))?;
+        Some(Outgoing {
+            call: slot.call,
+            session: number,
+            packet: 0,
+            slot: index,
+            what: What::Response,
+            flags: Flags::NONE,
+        })
+    }
+
+    /// Hands over responses of one packet that go out now, up to so many; says how many there were.
+    #[inline(always)]
+    pub(crate) fn transmit_wholes(
         &mut self,
         shared: &Shared<A>,
-        whole: WholeOutgoing,
-    ) -> Option<(A, DataHead, &[u8])> {
-        let slot = self.slots.get_mut(usize::from(whole.slot))?;
-        // A response stays until the next call, and is returned before only after it was sent.
-        if slot.call != whole.call {
-            return None;
+        packets_max: usize,
+        mut send: impl FnMut(A, DataHead, &[u8]),
+    ) -> usize {
+        let (mut leaving, mut packets) = (self.leaving, 0);
+        while packets < packets_max
+            && let Some(index) = lowest_of(&mut leaving)
+        {
+            if let Some(slot) = self.slots.get_mut(usize::from(index))
+                && let Some(head) = slot.whole_head(shared)
+            {
+                send(self.remote, head, &slot.response);
+                packets += 1;
+            }
         }
-        let held_ns = shared.clock.now_ns() - slot.received_ns;
-        let says_more = slot.late || slot.marked || shared.clock.has_stalled();
-        let (flags, held) = if says_more || held_ns > HELD_NS_MAX {
-            slot.flags_and_held(shared, slot.received_ns)
-        } else {
-            (Flags::NONE, (held_ns / HELD_UNIT_NS) as u16)
-        };
-        slot.marked = false;
-        let prefix = Prefix {
-            message_bytes: slot.response.len() as u32,
-            code: slot.status,
-            held,
-        };
-        let addressee = slot.response_to | flags.first_word();
-        let head = DataHead::of_whole(addressee, whole.call, &prefix);
-        Some((self.remote, head, &slot.response))
+        self.leaving = leaving;
+        packets
+    }
+
+    /// What goes before the next response of one packet, and which slot it is of, if one goes out.
+    pub(crate) fn next_whole_head(&mut self, shared: &Shared<A>) -> Option<(u8, DataHead)> {
+        while let Some(index) = lowest_of(&mut self.leaving) {
+            let slot = self.slots.get_mut(usize::from(index))?;
+            if let Some(head) = slot.whole_head(shared) {
+                return Some((index, head));
+            }
+        }
+        None
     }
 
     /// What goes before a packet that is sent now, and the part of the response that follows; `None` if the call has
@@ -732,8 +787,7 @@ impl ServerSlot {
 
     /// Begins a call with all of its request, in one packet.
     #[inline(always)]
-    fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, call: u32, marked: bool) {
-        release(self, shared);
+    fn begin_whole<A>(&mut self, shared: &Shared<A>, call: u32, marked: bool) {
         self.call = call;
         self.base = 1;
         self.received_ns = shared.clock.arrived_ns();
@@ -743,16 +797,47 @@ impl ServerSlot {
         self.enter(Phase::Executing);
     }
 
-    /// Answers from the slot's own buffer, which grows to what responses need; says whether that is no more than
-    /// `bytes_max`.
+    /// What goes before the only packet of the response, which goes out now; `None` if the slot has moved on.
     #[inline(always)]
-    pub(crate) fn respond_inline(&mut self, status: u16, response: &[u8], bytes_max: usize) -> bool {
-        if self.response.capacity() < response.len() && !self.grow(response.len(), bytes_max) {
+    fn whole_head<A>(&mut self, shared: &Shared<A>) -> Option<DataHead> {
+        if self.phase != Phase::Responded {
+            return None;
+        }
+        let held_ns = shared.clock.now_ns() - self.received_ns;
+        let says_more = self.late || self.marked || shared.clock.has_stalled();
+        let (flags, held) = if says_more || held_ns > HELD_NS_MAX {
+            self.flags_and_held(shared, self.received_ns)
+        } else {
+            (Flags::NONE, (held_ns / HELD_UNIT_NS) as u16)
+        };
+        self.marked = false;
+        let prefix = Prefix {
+            message_bytes: self.response.len() as u32,
+            code: self.status,
+            held,
+        };
+        let addressee = self.response_to | flags.first_word();
+        Some(DataHead::of_whole(addressee, self.call, &prefix))
+    }
+
+    /// Answers from the slot's own buffer, if that has room.
+    #[inline(always)]
+    pub(crate) fn respond_at_hand(&mut self, status: u16, response: &[u8]) -> bool {
+        if self.response.capacity() < response.len() {
             return false;
         }
         self.status = status;
         self.enter(Phase::Responded);
         self.response.fill(response)
+    }
+
+    /// The same, but the buffer grows to what responses need; says whether that is no more than `bytes_max`.
+    #[inline(always)]
+    pub(crate) fn respond_inline(&mut self, status: u16, response: &[u8], bytes_max: usize) -> bool {
+        if self.response.capacity() < response.len() && !self.grow(response.len(), bytes_max) {
+            return false;
+        }
+        self.respond_at_hand(status, response)
     }
 
     #[cold]

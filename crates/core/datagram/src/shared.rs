@@ -48,21 +48,13 @@ impl Outgoing {
     };
 }
 
-/// The only packet of a message, to be sent for the first time: of a request or a response, by whose session it is. It is the
-/// common case, so it is named by no more than a register holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WholeOutgoing {
-    pub(crate) call: u32,
-    pub(crate) session: u16,
-    pub(crate) slot: u8,
-    pub(crate) flags: Flags,
-}
-
-/// Messages of one packet to send, in order. They all go, or nearly so, before new ones come: so they lie one after the other, and
-/// their places are used again when none is left.
+/// Sessions with messages of one packet that go out at once, in the order in which they got the first of these. It is the common
+/// case: which slots have such a message is one bit each in their session, so that a session is looked up once for all of them. All
+/// sessions leave the queue, or nearly so, before new ones come: so they lie one after the other, and their places are used again when
+/// none is left.
 #[derive(Debug)]
 pub(crate) struct WholeQueue {
-    items: Vec<WholeOutgoing>,
+    sessions: Vec<u16>,
     /// The first that waits.
     first: usize,
 }
@@ -70,54 +62,57 @@ pub(crate) struct WholeQueue {
 impl WholeQueue {
     fn new(capacity: usize) -> Self {
         Self {
-            items: Vec::with_capacity(capacity),
+            sessions: Vec::with_capacity(capacity),
             first: 0,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.items.len() - self.first
-    }
-
-    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.sessions.len() == self.first
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, whole: WholeOutgoing) {
-        if self.items.len() == self.items.capacity() {
-            return self.make_room_and_push(whole);
+    pub(crate) fn push(&mut self, session: u16) {
+        if self.sessions.len() == self.sessions.capacity() {
+            return self.make_room_and_push(session);
         }
-        self.items.push(whole);
+        self.sessions.push(session);
     }
 
     #[cold]
-    fn make_room_and_push(&mut self, whole: WholeOutgoing) {
-        self.items.drain(..self.first);
+    fn make_room_and_push(&mut self, session: u16) {
+        self.sessions.drain(..self.first);
         self.first = 0;
-        self.items.push(whole);
+        self.sessions.push(session);
     }
 
-    /// Hands over, in order, as long as that is asked for.
+    /// The session whose turn it is.
     #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<WholeOutgoing> {
-        let whole = self.items.get(self.first).copied();
-        if whole.is_some() {
-            self.first += 1;
-        } else {
-            self.items.clear();
+    pub(crate) fn first(&self) -> Option<u16> {
+        self.sessions.get(self.first).copied()
+    }
+
+    /// The session whose turn it was has nothing more to send.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self) {
+        self.first += 1;
+        if self.first >= self.sessions.len() {
+            self.sessions.clear();
             self.first = 0;
         }
-        whole
     }
+}
 
-    /// All that wait, in order.
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &WholeOutgoing> {
-        self.items.iter().skip(self.first)
+/// Takes the lowest slot out of a set of them, one bit each.
+#[inline(always)]
+pub(crate) fn lowest_of(slots: &mut u32) -> Option<u8> {
+    if *slots == 0 {
+        return None;
     }
+    let lowest = slots.trailing_zeros() as u8;
+    *slots &= *slots - 1;
+    Some(lowest)
 }
 
 /// Packets to send, in order. It grows only if sessions end by the hundred before anything they had queued is sent.
@@ -252,7 +247,7 @@ pub(crate) struct Shared<A> {
     pub(crate) statistics: Statistics,
     pub(crate) events: VecDeque<Event<'static>>,
     pub(crate) outgoing: Queue,
-    /// Messages of one packet. They go before the others.
+    /// Sessions with messages of one packet. These go before the others.
     pub(crate) whole: WholeQueue,
     pub(crate) pacing: Wheel<Outgoing>,
     pub(crate) control: VecDeque<Control<A>>,
@@ -283,7 +278,7 @@ impl<A: Copy> Shared<A> {
             statistics: Statistics::default(),
             events: VecDeque::new(),
             outgoing: Queue::new(config.transmit_queue_packets),
-            whole: WholeQueue::new(config.transmit_queue_packets),
+            whole: WholeQueue::new(config.transmit_queue_packets.min(config.sessions_max)),
             pacing: Wheel::new(
                 PACING_BUCKET_NS,
                 PACING_BUCKETS,
@@ -333,26 +328,6 @@ impl<A: Copy> Shared<A> {
     pub(crate) fn answer(&mut self, outgoing: Outgoing) {
         if self.outgoing.len() < self.config.transmit_queue_packets {
             self.outgoing.push(outgoing);
-        } else {
-            self.statistics.dropped.room += 1;
-        }
-    }
-
-    /// Queues a response of one packet, as [`Shared::answer`].
-    #[inline(always)]
-    pub(crate) fn answer_whole(&mut self, whole: WholeOutgoing) {
-        // Items that have gone are among these until none is left: so the first look is on the safe side.
-        if self.whole.items.len() < self.config.transmit_queue_packets {
-            self.whole.push(whole);
-        } else {
-            self.answer_whole_if_room(whole);
-        }
-    }
-
-    #[cold]
-    fn answer_whole_if_room(&mut self, whole: WholeOutgoing) {
-        if self.whole.len() < self.config.transmit_queue_packets {
-            self.whole.push(whole);
         } else {
             self.statistics.dropped.room += 1;
         }
@@ -556,11 +531,16 @@ impl Timers {
         }
     }
 
-    /// All calls of the session have ended: there is nothing to look at before this time.
-    #[inline]
-    pub(crate) fn rest(&mut self, session: u16, now_ns: u64, until_ns: u64) {
+    /// All calls of the session have ended: there is nothing to look at before its timer fires.
+    #[inline(always)]
+    pub(crate) fn rest(&mut self, session: u16) {
         self.watched.remove(session);
-        self.arm(session, now_ns, until_ns);
+    }
+
+    /// Whether the session's timer fires at any time.
+    pub(crate) fn is_set(&self, session: u16) -> bool {
+        let timer = &self.timers[usize::from(session)];
+        timer.fine.at_ns != NEVER || timer.coarse.at_ns != NEVER
     }
 
     /// Has the session's timer fire at this time, if it would not before.
@@ -723,10 +703,11 @@ mod tests {
     #[test]
     fn only_what_is_still_watched_is_looked_at_when_the_first_could_time_out() {
         let mut timers = Timers::new(200);
+        timers.arm(64, 10_000, 10_000_000_000);
         timers.watch(70, 1_000_000);
         timers.watch(64, 900_000);
         timers.watch(199, 1_100_000);
-        timers.rest(64, 10_000, 10_000_000_000);
+        timers.rest(64);
         assert_eq!(
             (timers.next_due_ns(), timers.pop_due(899_999)),
             (Some(900_000), None)

@@ -52,6 +52,24 @@ impl MessageBlock {
         self.capacity as usize
     }
 
+    /// It, with an empty one in its place.
+    #[must_use]
+    #[inline(always)]
+    pub fn take(&mut self) -> MessageBlock {
+        let MessageBlock {
+            address,
+            length,
+            capacity,
+        } = *self;
+        // Its memory is the taken one's now.
+        std::mem::forget(std::mem::take(self));
+        MessageBlock {
+            address,
+            length,
+            capacity,
+        }
+    }
+
     /// Makes it so many bytes long, but no longer than there is room for; bytes that it grows by are what was there before.
     #[inline(always)]
     pub fn set_length(&mut self, bytes: usize) {
@@ -153,7 +171,7 @@ mod tests {
         message.set_length(3);
         assert_eq!(*message, [7; 3]);
         assert_eq!(size_of::<MessageBlock>(), 16);
-        let empty = std::mem::take(&mut message);
+        let empty = message.take();
         assert_eq!((message.capacity(), empty.capacity()), (0, 100));
     }
 

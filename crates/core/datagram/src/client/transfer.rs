@@ -89,9 +89,9 @@ impl<A: Copy> ClientSession<A> {
         let at_once = self.sends_whole();
         let slot = &mut self.slots[usize::from(index)];
         slot.sent = Sent::QUEUED;
-        if at_once {
-            let flags = flags.with(slot.size.request_flags());
-            return shared.whole.push(slot.whole(self.id.number, index, flags));
+        let is_plain = flags == Flags::NONE && slot.size == PacketSize::Full;
+        if at_once && is_plain {
+            return self.queue_whole(shared, index);
         }
         let bytes = slot.request.len();
         self.queue(shared, index, What::Request, 0, flags, bytes);
@@ -245,35 +245,6 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    /// The only packet of a request, to be sent now; `None` if it is no longer wanted.
-    #[inline(always)]
-    pub(crate) fn transmit_whole(
-        &mut self,
-        shared: &mut Shared<A>,
-        whole: WholeOutgoing,
-    ) -> Option<(A, DataHead, &[u8])> {
-        let now_ns = shared.clock.now_ns();
-        let slot = self.slots.get_mut(usize::from(whole.slot))?;
-        if slot.call != whole.call || slot.sent != Sent::QUEUED {
-            return None;
-        }
-        slot.leave(now_ns);
-        slot.progress_ns = now_ns;
-        let due_ns = now_ns + self.trips.first_timeout_ns();
-        if due_ns < self.timer_ns {
-            self.timer_ns = due_ns;
-            shared.timers.watch(self.id.number, due_ns);
-        }
-        let prefix = Prefix {
-            message_bytes: slot.request.len() as u32,
-            code: slot.method,
-            held: 0,
-        };
-        let addressee = slot.request_to | whole.flags.first_word();
-        let head = DataHead::of_whole(addressee, whole.call, &prefix);
-        Some((self.remote, head, &slot.request))
-    }
-
     /// The header and prefix of a packet that goes out now; `None` if it is no longer wanted.
     pub(crate) fn transmit(
         &mut self,
@@ -325,13 +296,14 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Takes the response of one packet that its slot expects; `None` if it is something else. The call's buffers are still in the
-    /// slot then, for whoever takes them next: so they are moved once.
+    /// slot then, for whoever takes them next: so they are moved once. If something goes on, [`ClientSession::note_round_trip`] is to
+    /// be called, too.
     #[inline(always)]
     pub(crate) fn take_expected(
         &mut self,
         shared: &mut Shared<A>,
         arrival: &ArrivedData<'_, A>,
-    ) -> Option<GoingOn>
+    ) -> Option<(&mut ClientSlot, GoingOn)>
     where
         A: PartialEq,
     {
@@ -355,15 +327,40 @@ impl<A: Copy> ClientSession<A> {
         debug_assert!(filled, "there was room");
         slot.expected[1] = NO_WORD;
         slot.phase = Phase::Idle;
-        let (now_ns, sent_ns) = (shared.clock.now_ns(), slot.sent.0);
+        let now_ns = shared.clock.now_ns();
         self.heard_ns = now_ns;
         let held_ns = u64::from(prefix.held) * HELD_UNIT_NS;
+        let rtt_ns = shared.clock.arrived_ns().saturating_sub(slot.sent.0 + held_ns);
+        let says_much = marked || !self.congestion.is_indifferent(rtt_ns) || !self.trips.is_sampled(now_ns);
+        self.credits += 1;
+        debug_assert!(self.credits <= self.credits_total, "more credits than there are");
+        // Its packet is out, so the slot does not wait for a credit.
+        self.busy &= !(1 << (head.slot() % SLOTS_MAX));
+        if self.busy == 0 {
+            shared.timers.rest(self.id.number);
+            self.timer_ns = NEVER;
+        }
+        shared.statistics.calls_completed += 1;
+        let is_more_possible = !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining;
+        let going_on = if says_much || is_more_possible {
+            GoingOn::Possible
+        } else {
+            GoingOn::Nothing
+        };
+        Some((slot, going_on))
+    }
+
+    /// Learns the round trip of a response that its slot expected, where it says anything.
+    pub(crate) fn note_round_trip(&mut self, shared: &mut Shared<A>, head: &DataHead, marked: bool) {
+        let Some(slot) = self.slots.get(usize::from(head.slot())) else {
+            return;
+        };
+        let (now_ns, sent_ns) = (shared.clock.now_ns(), slot.sent.0);
+        let held_ns = u64::from(head.prefix().held) * HELD_UNIT_NS;
         let rtt_ns = shared.clock.arrived_ns().saturating_sub(sent_ns + held_ns);
         if marked || !self.congestion.is_indifferent(rtt_ns) || !self.trips.is_sampled(now_ns) {
             self.sample(shared, Some(sent_ns), held_ns, marked, 1);
         }
-        self.regain(1);
-        Some(self.leave_slot(shared, head.slot()))
     }
 
     /// Takes the response of one packet to a request of one that was sent once; `None` if it is something else.
@@ -812,17 +809,6 @@ enum ResponseRoom {
 }
 
 impl ClientSlot {
-    /// The only packet of the request.
-    #[inline(always)]
-    pub(super) fn whole(&self, session: u16, slot: u8, flags: Flags) -> WholeOutgoing {
-        WholeOutgoing {
-            call: self.call,
-            session,
-            slot,
-            flags,
-        }
-    }
-
     /// Sees that there is room for a response of so many bytes.
     fn make_room<A: Copy>(&mut self, shared: &mut Shared<A>, bytes: usize) -> ResponseRoom {
         if bytes <= self.response.capacity() {
@@ -850,7 +836,7 @@ impl ClientSlot {
 
     /// The only packet of the request goes out now.
     #[inline(always)]
-    fn leave(&mut self, now_ns: u64) {
+    pub(super) fn leave(&mut self, now_ns: u64) {
         self.sent = Sent(now_ns);
         if !self.resent {
             self.expected[1] = DataHead::second_word(self.call);

@@ -255,6 +255,10 @@ impl<A: Address> Endpoint<A> {
             exchanged_with: exchange.as_ref().map(|exchange| Box::new(exchange.client_public)),
             credits,
             sizes,
+            leaving: 0,
+            answer_bytes_max: sizes
+                .full
+                .min(u32::try_from(self.shared.config.inline_response_bytes).unwrap_or(u32::MAX)),
             whole_bytes_max: sizes.full.min(self.shared.config.message_bytes_max),
             recovery,
             marks: open.marks,

@@ -18,7 +18,7 @@ use crate::congestion::{Algorithm, CongestionConfig, SwiftConfig, TimelyConfig};
 use crate::event::{Call, CallError, Completion, Event, Payload, RequestHandle, SessionId};
 use crate::packet::{Body, Kind, Packet};
 use crate::seal::{Cipher, Sealing, Security};
-use crate::shared::{Outgoing, WholeOutgoing};
+use crate::shared::Outgoing;
 use crate::{DctcpConfig, MsgBuf};
 
 const CLIENT: u8 = 0;
@@ -487,10 +487,7 @@ impl World {
             (outgoing.session, outgoing.slot, outgoing.call) == (session.number, slot, call)
         };
         let shared = &self.ends[0].shared;
-        let is_whole_of_it =
-            |whole: &&WholeOutgoing| (whole.session, whole.slot, whole.call) == (session.number, slot, call);
         self.outcome.queued += shared.outgoing.iter().filter(is_of_it).count();
-        self.outcome.queued += shared.whole.iter().filter(is_whole_of_it).count();
         self.outcome.paced += shared.pacing.iter().filter(is_of_it).count();
     }
 

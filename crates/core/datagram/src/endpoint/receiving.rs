@@ -201,7 +201,6 @@ impl<A: Address> Endpoint<A> {
         (head, payload): (DataHead, &'p [u8]),
         handler: &mut impl EventHandler<'p, A>,
     ) -> bool {
-        let told_ns = self.shared.clock.told_ns();
         let arrival = ArrivedData {
             from: origin.from,
             head,
@@ -210,28 +209,27 @@ impl<A: Address> Endpoint<A> {
         };
         match self.sessions.get_mut(head.session()) {
             Some(Session::Server(server)) => {
-                let bytes_max = self.shared.config.inline_response_bytes;
-                let bytes_max = bytes_max.min(server.sizes.full as usize);
+                let bytes_max = server.answer_bytes_max as usize;
                 let Some((request, slot)) = server.take_expected(&mut self.shared, &arrival) else {
                     return false;
                 };
                 let given = handler.answer(&request, ResponseSlot::new(slot, bytes_max));
                 match given {
-                    Some(_) => self.queue_response(request.handle, ResponseParts::Whole),
-                    None => handler.request(self, told_ns, request),
+                    Some(_) => server.queue_response(&mut self.shared, &request.handle, ResponseParts::Whole),
+                    None => handler.request(self, self.shared.clock.told_ns(), request),
                 }
             }
-            Some(Session::Client(client)) => match client.take_expected(&mut self.shared, &arrival) {
-                Some(GoingOn::Nothing) => {
-                    let completion = client.completion(head.slot(), Ok(head.prefix().code));
-                    handler.completed(self, told_ns, completion);
+            Some(Session::Client(client)) => {
+                let id = client.id;
+                match client.take_expected(&mut self.shared, &arrival) {
+                    Some((slot, GoingOn::Nothing)) => {
+                        let completion = slot.completion(id, Ok(head.prefix().code));
+                        handler.completed(self, self.shared.clock.told_ns(), completion);
+                    }
+                    Some((_, GoingOn::Possible)) => self.complete_and_go_on(head, arrival.marked, handler),
+                    None => return false,
                 }
-                Some(GoingOn::Possible) => {
-                    let (session, slot) = (head.session() as u16, head.slot());
-                    self.complete_and_go_on(session, slot, head.prefix().code, handler);
-                }
-                None => return false,
-            },
+            }
             _ => return false,
         }
         true
@@ -241,16 +239,16 @@ impl<A: Address> Endpoint<A> {
     #[inline(never)]
     fn complete_and_go_on<'p>(
         &mut self,
-        session: u16,
-        slot: u8,
-        status: u16,
+        head: DataHead,
+        marked: bool,
         handler: &mut dyn EventHandler<'p, A>,
     ) {
-        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(session)) else {
+        let Some(Session::Client(client)) = self.sessions.get_mut(head.session()) else {
             return;
         };
-        let completion = client.completion(slot, Ok(status));
-        client.go_on(&mut self.shared, slot);
+        client.note_round_trip(&mut self.shared, &head, marked);
+        let completion = client.completion(head.slot(), Ok(head.prefix().code));
+        client.go_on(&mut self.shared, head.slot());
         handler.completed(self, self.shared.clock.told_ns(), completion);
     }
 

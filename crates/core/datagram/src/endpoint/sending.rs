@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::checksum::Checking;
-use crate::packet::{HEADER_BYTES, Head};
+use crate::packet::{DataHead, HEADER_BYTES, Head};
 use crate::shared::PacketGuard;
 
 /// Packets of session management get this part of a turn before those of calls do; the others follow if there is room.
@@ -19,9 +19,8 @@ impl<A: Address> Endpoint<A> {
         }
         loop {
             // What has a short way goes the usual one, too.
-            let whole = self.shared.whole.pop();
-            let outgoing = match whole {
-                Some(whole) => whole_outgoing(&self.sessions, whole),
+            let outgoing = match next_whole(&mut self.shared, &mut self.sessions) {
+                Some(whole) => whole,
                 None => self.shared.next_outgoing(now_ns)?,
             };
             if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
@@ -61,13 +60,13 @@ impl<A: Address> Endpoint<A> {
         let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
         let is_bare = shared.guard == PacketGuard::Bare;
         while packets < packets_max
-            && let Some(whole) = shared.whole.pop()
+            && let Some(number) = shared.whole.first()
         {
-            packets += usize::from(if is_bare {
-                send_whole(shared, sessions, whole, &mut sink)
+            packets += if is_bare {
+                send_wholes(shared, sessions, (number, packets_max - packets), &mut sink)
             } else {
-                send_guarded(shared, sessions, whole, &mut sink)
-            });
+                send_guarded(shared, sessions, number, &mut sink)
+            };
         }
         if packets < packets_max && shared.is_any_outgoing() {
             packets += transmit_parts(shared, sessions, packets_max - packets, &mut sink);
@@ -128,49 +127,61 @@ impl<A, F: FnMut(A, &[u8], &[u8])> PacketSink<A> for F {
     }
 }
 
-/// Hands over the only packet of a message; says whether its call has not moved on.
+/// Hands over messages of one packet of the session with this number, which is first in their queue, up to so many; says how many
+/// there were.
 #[inline(always)]
-fn send_whole<A: Address>(
+fn send_wholes<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
-    whole: WholeOutgoing,
+    (number, packets_max): (u16, usize),
     sink: &mut impl PacketSink<A>,
-) -> bool {
-    let leaving = match sessions.get_mut(usize::from(whole.session)) {
-        Some(Session::Client(client)) => client.transmit_whole(shared, whole),
-        Some(Session::Server(server)) => server.transmit_whole(shared, whole),
-        _ => None,
+) -> usize {
+    let send = |to, head: DataHead, payload: &[u8]| sink.whole(to, &head.bytes(), payload);
+    let (packets, leaving) = match sessions.get_mut(usize::from(number)) {
+        Some(Session::Client(client)) => {
+            let packets = client.transmit_wholes(shared, packets_max, send);
+            (packets, client.leaving)
+        }
+        Some(Session::Server(server)) => {
+            let packets = server.transmit_wholes(shared, packets_max, send);
+            (packets, server.leaving)
+        }
+        _ => (0, 0),
     };
-    let Some((to, head, payload)) = leaving else {
-        return false;
-    };
-    sink.whole(to, &head.bytes(), payload);
-    true
+    if leaving == 0 {
+        shared.whole.pass();
+    }
+    packets
 }
 
-/// As [`send_whole`], with a check or sealed.
+/// As [`send_wholes`], but one of them, with a check or sealed.
 #[inline(never)]
 fn send_guarded<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
-    whole: WholeOutgoing,
+    number: u16,
     sink: &mut impl PacketSink<A>,
-) -> bool {
-    let leaving = match sessions.get_mut(usize::from(whole.session)) {
+) -> usize {
+    let (next, leaving) = match sessions.get_mut(usize::from(number)) {
         Some(Session::Client(client)) => {
-            let head = client.transmit_whole(shared, whole).map(|(_, head, _)| head);
-            let to = client.remote;
-            head.map(|head| (to, head, client.request_and_seal(whole.slot)))
+            let (to, next) = (client.remote, client.next_whole_head(shared));
+            let leaving = client.leaving;
+            let next = next.map(|(slot, head)| (to, head, client.request_and_seal(slot)));
+            (next, leaving)
         }
         Some(Session::Server(server)) => {
-            let head = server.transmit_whole(shared, whole).map(|(_, head, _)| head);
-            let to = server.remote;
-            head.map(|head| (to, head, server.response_and_seal(whole.slot)))
+            let (to, next) = (server.remote, server.next_whole_head(shared));
+            let leaving = server.leaving;
+            let next = next.map(|(slot, head)| (to, head, server.response_and_seal(slot)));
+            (next, leaving)
         }
-        _ => None,
+        _ => (None, 0),
     };
-    let Some((to, head, (payload, seal))) = leaving else {
-        return false;
+    if leaving == 0 {
+        shared.whole.pass();
+    }
+    let Some((to, head, (payload, seal))) = next else {
+        return 0;
     };
     let checking = shared.config.checking;
     match (seal, checking) {
@@ -186,7 +197,7 @@ fn send_guarded<A: Address>(
             }
         }
     }
-    true
+    1
 }
 
 /// Hands over up to so many packets of other messages, and those whose time has come; says how many there were.
@@ -256,20 +267,22 @@ fn leaving<A: Address>(
     Some(Leaving { to, head, source })
 }
 
-/// The only packet of a message, as one of several is named.
-fn whole_outgoing<A>(sessions: &[Session<A>], whole: WholeOutgoing) -> Outgoing {
-    let what = match sessions.get(usize::from(whole.session)) {
-        Some(Session::Server(_)) => What::Response,
-        _ => What::Request,
-    };
-    Outgoing {
-        call: whole.call,
-        session: whole.session,
-        packet: 0,
-        slot: whole.slot,
-        what,
-        flags: whole.flags,
+/// The next message of one packet that goes out at once, as one of several packets is named.
+fn next_whole<A: Address>(shared: &mut Shared<A>, sessions: &mut [Session<A>]) -> Option<Outgoing> {
+    while let Some(number) = shared.whole.first() {
+        let (next, leaving) = match sessions.get_mut(usize::from(number)) {
+            Some(Session::Client(client)) => (client.next_whole(), client.leaving),
+            Some(Session::Server(server)) => (server.next_whole(number), server.leaving),
+            _ => (None, 0),
+        };
+        if leaving == 0 {
+            shared.whole.pass();
+        }
+        if next.is_some() {
+            return next;
+        }
     }
+    None
 }
 
 /// The payload of a packet that goes out now.
