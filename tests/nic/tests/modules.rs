@@ -358,9 +358,15 @@ fn buckets_give_no_more_tokens_than_time_and_burst_allow() {
     }
     let mut spent = [0u64; 3];
     const TICKS: u64 = 60_000;
+    // Nobody spends for a time, in which no more than a burst is kept; then as much as there is goes.
+    const PAUSE: std::ops::Range<u64> = 20_000..40_000;
+    let mut spent_before = spent;
     for tick in 0..TICKS {
         let bucket = random.below(3) as usize;
-        let spend = random.chance(100);
+        let spend = !PAUSE.contains(&tick) && random.chance(if tick < PAUSE.start { 100 } else { 500 });
+        if tick == PAUSE.end {
+            spent_before = spent;
+        }
         buckets.set_named("now", tick);
         buckets.set_named("bucket", bucket as u64);
         buckets.settle();
@@ -377,11 +383,18 @@ fn buckets_give_no_more_tokens_than_time_and_burst_allow() {
                 "bucket {bucket}: {} of {most}",
                 spent[bucket]
             );
+            let spent_since = spent[bucket] - spent_before[bucket];
+            let since = tick.saturating_sub(PAUSE.end);
+            let most = u64::from(burst) + since / u64::from(period) + 1;
+            assert!(
+                tick < PAUSE.end || spent_since <= most,
+                "bucket {bucket} after a pause: {spent_since} of {most}"
+            );
         }
     }
     coverage.require_all("token_buckets");
     assert!(
-        spent[2] >= TICKS / 1_000 - 1,
+        spent[2] >= (TICKS - PAUSE.end + PAUSE.start) / 1_000 - 1,
         "what time gives can be spent: {spent:?}"
     );
     assert!(spent[0] > 1_500, "{spent:?}");
