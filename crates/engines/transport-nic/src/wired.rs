@@ -20,9 +20,11 @@ const CALLS_MAX: u8 = provost_nic::SLOTS_MAX;
 const TICK_NS: u64 = 64;
 /// How often the NIC's timers are looked at.
 const TIMER_NS: u64 = 5_000_000;
-/// Cycles after which all has happened that follows from one event, and how many pass between two looks at the rings.
-const SETTLED_CYCLES: u32 = 192;
-const LOOK_CYCLES: u32 = 16;
+/// Cycles without anything seen of the NIC after which all has happened that follows from one event, or from time: the NIC looks at one of 64 calls
+/// in a cycle. And how many pass between two looks at the rings.
+const SETTLED_CYCLES: u64 = 64;
+const TIMED_CYCLES: u64 = 128;
+const LOOK_CYCLES: u64 = 16;
 /// Nanoseconds after which a peer that has to say something counts as gone: a client's NIC repeats the requests that it has left with
 /// its server ten times a second.
 const SILENCE_NS: u64 = 10_000_000_000;
@@ -207,7 +209,7 @@ impl WiredNic {
             self.timer_ns = self.now_ns + TIMER_NS;
         }
         if moved || is_due || std::mem::take(&mut self.touched) {
-            moved |= self.settle()?;
+            moved |= self.settle(if is_due { TIMED_CYCLES } else { SETTLED_CYCLES })?;
         }
         Ok(moved)
     }
@@ -229,18 +231,19 @@ impl WiredNic {
         Ok(true)
     }
 
-    fn settle(&mut self) -> Result<bool, WireLost> {
-        let (mut left, mut moved) = (SETTLED_CYCLES, false);
+    /// Runs until nothing was seen of the NIC for so many cycles.
+    fn settle(&mut self, cycles: u64) -> Result<bool, WireLost> {
+        let mut moved = false;
         let NicBoard { nic, host } = &mut *self.board.lock();
-        while left > 0 || nic.arriving() > 0 {
+        let until = nic.cycle() + cycles;
+        while nic.cycle() < until || nic.idle_cycles() < cycles {
             host.poll(nic, self.now_ns)?;
             for _ in 0..LOOK_CYCLES {
                 nic.step();
             }
-            left = left.saturating_sub(LOOK_CYCLES);
             while let Some(packet) = nic.sent() {
                 self.send(&packet.bytes)?;
-                (left, moved) = (SETTLED_CYCLES, true);
+                moved = true;
             }
         }
         host.poll(nic, self.now_ns)?;
