@@ -61,6 +61,13 @@ pub enum Turn {
     Idle,
 }
 
+/// What came of the batches of a turn after the first.
+struct FurtherBatches {
+    now_ns: u64,
+    received: usize,
+    sent: usize,
+}
+
 impl<W: Wire> Driver<W> {
     /// An endpoint on this wire, by the machine's clock. What the wire determines, it determines in the configuration; packets
     /// are checked by what notices more of what the wire needs and the configuration asks for.
@@ -136,23 +143,17 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     #[inline(always)]
     pub fn turn_with(&mut self, handler: &mut impl for<'p> EventHandler<'p, W::Address>) -> io::Result<Turn> {
         let began_ns = self.clock.now_ns();
-        let (mut batch_began_ns, mut now_ns) = (began_ns, began_ns);
-        let (mut batches, mut received, mut sent) = (0, 0, 0);
-        // There is one place that takes packets, so that what it does with each is part of this loop.
-        loop {
-            let packets = self.receive(batch_began_ns, handler)?;
-            if packets == 0 {
-                break;
-            }
-            received += packets;
-            batches += 1;
+        let mut received = self.receive(began_ns, handler)?;
+        let (mut now_ns, mut sent) = (began_ns, 0);
+        if received > 0 {
             // Handlers have taken their time.
             now_ns = self.clock.now_ns();
-            if packets < BATCH_PACKETS || batches == BATCHES_MAX {
-                break;
-            }
-            sent += self.send_between_batches(batches, began_ns, (batch_began_ns, now_ns))?;
-            batch_began_ns = now_ns;
+        }
+        if received == BATCH_PACKETS {
+            let further = self.receive_further(began_ns, now_ns, handler)?;
+            now_ns = further.now_ns;
+            received += further.received;
+            sent = further.sent;
         }
         self.idle_since_ns = if received == 0 {
             self.idle_since_ns.min(began_ns)
@@ -171,21 +172,37 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         })
     }
 
-    /// Sends what follows from so many batches of a turn, of which the last was full and began and ended then, if it is not better
-    /// sent with what follows from the next.
+    /// Takes the batches after the first of a turn, which was full.
     #[inline(never)]
-    fn send_between_batches(
+    fn receive_further(
         &mut self,
-        batches: usize,
-        turn_began_ns: u64,
-        (batch_began_ns, now_ns): (u64, u64),
-    ) -> io::Result<usize> {
-        let was_idle = turn_began_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS;
-        let is_slow = now_ns.saturating_sub(batch_began_ns) >= SLOW_BATCH_NS;
-        if was_idle || is_slow || batches.is_multiple_of(2) {
-            return self.send(now_ns);
+        began_ns: u64,
+        first_ended_ns: u64,
+        handler: &mut impl for<'p> EventHandler<'p, W::Address>,
+    ) -> io::Result<FurtherBatches> {
+        let was_idle = began_ns.saturating_sub(self.idle_since_ns) >= IDLE_NS;
+        let mut further = FurtherBatches {
+            now_ns: first_ended_ns,
+            received: 0,
+            sent: 0,
+        };
+        let mut batch_began_ns = began_ns;
+        for batch in 1..BATCHES_MAX {
+            let is_slow = further.now_ns.saturating_sub(batch_began_ns) >= SLOW_BATCH_NS;
+            if was_idle || is_slow || batch % 2 == 0 {
+                further.sent += self.send(further.now_ns)?;
+            }
+            batch_began_ns = further.now_ns;
+            let packets = self.receive(batch_began_ns, handler)?;
+            further.received += packets;
+            if packets > 0 {
+                further.now_ns = self.clock.now_ns();
+            }
+            if packets < BATCH_PACKETS {
+                break;
+            }
         }
-        Ok(0)
+        Ok(further)
     }
 
     /// Takes a batch of packets; says how many there were.
