@@ -137,6 +137,9 @@ fn sealed(head: Head, payload: &[u8], checking: Checking) -> Vec<u8> {
     [head.seal(payload, checking).bytes(), payload].concat()
 }
 
+/// Bytes of a request whose check would be zero.
+const ZERO_CHECK: usize = 200;
+
 #[test]
 fn what_the_nic_sends_is_what_software_writes() {
     for checking in [Checking::Wire, Checking::Packets] {
@@ -144,25 +147,35 @@ fn what_the_nic_sends_is_what_software_writes() {
             return;
         };
         // Requests of every length in lines, and the lengths around.
-        for (call, bytes) in [0, 1, 39, 40, 41, 63, 104, 105, 300, 399, 400]
+        for (call, bytes) in [0, 1, 39, 40, 41, 63, 104, 105, ZERO_CHECK, 300, 399, 400]
             .into_iter()
             .enumerate()
         {
-            let payload: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0x33).collect();
-            rig.send(0, EntryKind::Request, CLIENT, 9, call as u64, &payload);
-            rig.settle();
+            let mut payload: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0x33).collect();
             let prefix = Prefix {
                 message_bytes: bytes as u32,
                 code: 9,
                 held: 0,
             };
             let call = call as u32 + 1;
-            let head = Head::of_data(&header(Kind::Request, Flags::NONE, 0, call, 0), &prefix);
+            let head = || Head::of_data(&header(Kind::Request, Flags::NONE, 0, call, 0), &prefix);
+            if bytes == ZERO_CHECK {
+                // A word that takes the check's place in the sum: then that is zero, which says that there is none.
+                payload[..2].fill(0);
+                let check = sealed(head(), &payload, checking)[14..16].to_vec();
+                payload[..2].copy_from_slice(&check);
+            }
+            rig.send(0, EntryKind::Request, CLIENT, 9, u64::from(call) - 1, &payload);
+            rig.settle();
+            let expected = sealed(head(), &payload, checking);
+            if bytes == ZERO_CHECK && checking == Checking::Packets {
+                assert_eq!(expected[14..16], [0xff; 2]);
+            }
             let sent = rig.sent();
             assert_eq!(sent.len(), 1);
             assert_eq!(
                 (sent[0].remote, &sent[0].bytes),
-                (PEER, &sealed(head, &payload, checking)),
+                (PEER, &expected),
                 "{bytes} bytes"
             );
             // The peer's response makes the slot free.
