@@ -347,3 +347,24 @@ pub enum Event<'p> {
     /// A session is over. All its calls have been completed before.
     Ended(SessionId, EndReason),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_at_hand_is_no_longer_than_a_packet_however_large_the_slots_buffer_is() {
+        let mut slot = ServerSlot::default();
+        assert!(slot.respond_inline(7, &[1; 2000], 4096), "the buffer grows");
+        assert!(
+            ResponseSlot::new(&mut slot, 1448)
+                .respond(7, &[1; 1449])
+                .is_none()
+        );
+        assert!(
+            ResponseSlot::new(&mut slot, 1448)
+                .respond(7, &[1; 1448])
+                .is_some()
+        );
+    }
+}
