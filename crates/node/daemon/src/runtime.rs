@@ -16,7 +16,7 @@ pub use provost_runtime::{
     FaultRemedy, FittedEngine, FrozenRuntime, NewApp, NewConnection, NotReconfigured, PROBATION_NS,
     PROBATIONS_KEPT_MAX, PlannedEngine, QUEUEING_SECONDS, ReconfigureOrder, ReconfigureReport, Reply,
     RuntimeCommand, RuntimeEvent, RuntimeOptions, RuntimeTraffic, SavedApp, SavedApps, SavedAround,
-    SavedConnection, StandIn, TimeSpent, WaitMode,
+    SavedConnection, SavedEngineTag, StandIn, TimeSpent, WaitMode,
 };
 
 /// Between two attempts to give a command to a runtime whose inbox is full.

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::{self, Display};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Descriptors {
         Descriptors(all.into())
     }
 
-    pub(super) fn take(&mut self, count: u32, what: &str) -> Result<Vec<OwnedFd>, NotRestored> {
+    pub(super) fn take(&mut self, count: u32, what: &dyn Display) -> Result<Vec<OwnedFd>, NotRestored> {
         let count = count as usize;
         if count <= self.0.len() {
             Ok(self.0.drain(..count).collect())
@@ -94,23 +95,23 @@ impl Descriptors {
         }
     }
 
-    fn take_one(&mut self, what: &str) -> Result<OwnedFd, NotRestored> {
+    fn take_one(&mut self, what: &dyn Display) -> Result<OwnedFd, NotRestored> {
         self.0
             .pop_front()
             .ok_or_else(|| failed(what, &"a descriptor is missing"))
     }
 }
 
-pub(super) fn failed(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
+pub(super) fn failed(what: &dyn Display, reason: &dyn Display) -> NotRestored {
     NotRestored {
-        what: what.to_owned(),
+        what: what.to_string(),
         reason: reason.to_string(),
         scope: FailureScope::Node,
     }
 }
 
 /// What an app alone has to answer for.
-pub(super) fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
+pub(super) fn failed_of_app(what: &dyn Display, reason: &dyn Display) -> NotRestored {
     NotRestored {
         scope: FailureScope::App,
         ..failed(what, reason)
@@ -118,7 +119,7 @@ pub(super) fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRe
 }
 
 /// A state of an app's that was not restored.
-pub(super) fn failed_state(what: &str, error: &RestoreError) -> NotRestored {
+pub(super) fn failed_state(what: &dyn Display, error: &RestoreError) -> NotRestored {
     match error {
         RestoreError::Damaged { .. } => failed_of_app(what, error),
         RestoreError::Kind { .. } | RestoreError::Version { .. } => failed(what, error),
@@ -136,7 +137,7 @@ pub(super) fn node(
     go_on_counting(plane, &node);
     for schema in &node.schemas {
         let added = plane.services.restore_schema(schema);
-        added.map_err(|error| failed("a schema", &error))?;
+        added.map_err(|error| failed(&"a schema", &error))?;
     }
     let mut apps = Vec::with_capacity(node.apps.len());
     for app in node.apps {
@@ -277,7 +278,7 @@ impl RestoringApp {
         descriptors: &mut Descriptors,
     ) -> Result<RestoringApp, NotRestored> {
         let what = format!("app {} ({})", app.id, app.name);
-        let failed = |reason: &dyn std::fmt::Display| failed_of_app(&what, reason);
+        let failed = |reason: &dyn Display| failed_of_app(&what, reason);
         let control = descriptors.take_one(&what)?;
         let announcing = control.try_clone().map_err(|error| failed(&error))?;
         let control = ControlSocket::new(control.into()).map_err(|error| failed(&error))?;
@@ -350,12 +351,13 @@ impl RestoringConnection {
         connection: state::Connection,
         descriptors: &mut Descriptors,
     ) -> Result<RestoringConnection, NotRestored> {
-        let what = format!("connection {} ({})", connection.id, connection.service);
+        let what = ConnectionLabel(&connection);
         let engines = connection.engines.iter();
         let own = engines.map(|engine| descriptors.take(engine.descriptors, &what));
         let own = own.collect::<Result<Vec<_>, _>>()?;
+        let schema = schema(plane, &connection.service, &connection.schema_hash, &what)?;
         Ok(RestoringConnection {
-            schema: schema(plane, &connection.service, &connection.schema_hash, &what)?,
+            schema,
             descriptors: RefCell::new(own),
             opening: RefCell::new(None),
             state: connection,
@@ -398,8 +400,17 @@ impl RestoringConnection {
         })
     }
 
-    fn what(&self) -> String {
-        format!("connection {} ({})", self.state.id, self.state.service)
+    fn what(&self) -> ConnectionLabel<'_> {
+        ConnectionLabel(&self.state)
+    }
+}
+
+/// What errors call a connection. There are thousands of connections, and next to no errors.
+struct ConnectionLabel<'a>(&'a state::Connection);
+
+impl Display for ConnectionLabel<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "connection {} ({})", self.0.id, self.0.service)
     }
 }
 
@@ -425,7 +436,7 @@ fn schema(
     plane: &ControlPlane,
     service: &str,
     hash: &[u8],
-    what: &str,
+    what: &dyn Display,
 ) -> Result<Arc<BoundSchema>, NotRestored> {
     let hash = SchemaHash::try_from(hash).map_err(|error| failed(what, &error))?;
     let known = plane.services.schema(service, hash);
@@ -477,12 +488,13 @@ struct LocalEnd<'a> {
 
 impl<'a> ConnectionBuilder<'a> {
     fn new(plane: &'a ControlPlane, apps: &'a [RestoringApp], left_out: LeftOut) -> ConnectionBuilder<'a> {
+        let connections = apps.iter().map(|app| app.parts.len()).sum();
         ConnectionBuilder {
             plane,
             places: apps.iter().enumerate().map(|(at, app)| (app.id(), at)).collect(),
             apps,
             quotas: HashMap::new(),
-            transports: HashMap::new(),
+            transports: HashMap::with_capacity(connections),
             left_out,
         }
     }
@@ -511,7 +523,7 @@ impl<'a> ConnectionBuilder<'a> {
         }
         let none_is_kept = built.iter().all(Option::is_none);
         if none_is_kept && self.left_out.apps.len() > 1 {
-            return Err(failed("the apps", &"none of them can be gone on with"));
+            return Err(failed(&"the apps", &"none of them can be gone on with"));
         }
         Ok(built)
     }
@@ -700,8 +712,8 @@ impl<'a> ConnectionBuilder<'a> {
             client.connection.saved_end(&client.saved, &mut at_client)?,
             server.connection.saved_end(&server.saved, &mut at_server)?,
         );
-        let what = format!("connections {client_id} and {server_id}");
-        let (at_client, at_server) = pair.map_err(|error| failed_state(&what, &error))?;
+        let what = || format!("connections {client_id} and {server_id}");
+        let (at_client, at_server) = pair.map_err(|error| failed_state(&what(), &error))?;
         // It counts once, for the app that asked for it.
         let permit = Arc::new(self.plane.connections.permits.count(&client.app.connections));
         self.transports

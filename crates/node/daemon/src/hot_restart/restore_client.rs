@@ -40,7 +40,7 @@ impl RestoringCallers {
     ) -> Result<(), NotRestored> {
         for schema in &callers.schemas {
             let added = plane.services.restore_schema(schema);
-            added.map_err(|error| failed("a schema", &error))?;
+            added.map_err(|error| failed(&"a schema", &error))?;
         }
         self.clients.reserve(callers.grpc_clients.len());
         for client in callers.grpc_clients {
@@ -57,7 +57,7 @@ impl RestoringCallers {
     ) -> Result<(), NotRestored> {
         let id = client.app.as_ref().map_or(0, |app| app.id);
         let count = descriptors_of(client.app.as_ref());
-        let own = descriptors.take(count, &format!("gRPC client {id}"))?;
+        let own = descriptors.take(count, &format_args!("gRPC client {id}"))?;
         match begin(plane, client, &mut Descriptors::new(own), &mut self.listeners) {
             Ok(client) => {
                 self.clients.push(client);
@@ -106,7 +106,7 @@ fn begin(
     })
 }
 
-fn not_restored(what: &str, error: &ClientNotRestored) -> NotRestored {
+fn not_restored(what: &dyn std::fmt::Display, error: &ClientNotRestored) -> NotRestored {
     match error {
         ClientNotRestored::State(error @ RestoreError::Version { .. }) => failed_state(what, error),
         error => failed_of_app(what, error),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use provost_datapath::CompressedMessages;
+use provost_datapath::{CompressedMessages, SavedEngine};
 use provost_engine::AttestedApp;
 use provost_frontend::SendHeap;
 use tokio::sync::mpsc;
@@ -17,7 +17,9 @@ use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
 use crate::grpc::CarriedClient;
 use crate::observe;
-use crate::runtime::{AppId, FrozenRuntime, SavedApp, SavedAround, SavedConnection, WaitMode, save_apps};
+use crate::runtime::{
+    AppId, FrozenRuntime, SavedApp, SavedAround, SavedConnection, SavedEngineTag, WaitMode, save_apps,
+};
 use crate::transport::listener_name;
 
 /// Bytes of the states of all gRPC clients, at most. Those beyond it are not carried.
@@ -44,6 +46,17 @@ pub(super) struct StateReader<'a> {
 pub(super) struct SavedCallers {
     pub(super) callers: state::FirstCallers,
     pub(super) descriptors: Vec<OwnedFd>,
+    _emptied: EmptiedBuffers,
+}
+
+/// What a runtime has saved in, once that has been taken out. It is freed with what was taken, when the successor serves: while a runtime
+/// saves, each of its buffers that another thread frees has the two wait for each other in the allocator.
+#[derive(Default)]
+struct EmptiedBuffers {
+    connections: Vec<Vec<SavedConnection>>,
+    engines: Vec<Vec<SavedEngine>>,
+    tags: Vec<Vec<SavedEngineTag>>,
+    descriptors: Vec<Vec<OwnedFd>>,
 }
 
 /// Everything, with the descriptors beside it.
@@ -51,6 +64,7 @@ pub(super) struct Saved {
     pub(super) node: state::Node,
     pub(super) descriptors: Vec<OwnedFd>,
     pub(super) connections: usize,
+    _emptied: EmptiedBuffers,
 }
 
 /// What takes long to get ready for, while this process goes on.
@@ -151,6 +165,7 @@ pub(super) async fn node(
                     grpc_clients: first.clients(of_clients)?,
                 },
                 descriptors: first.descriptors,
+                _emptied: first.emptied,
             };
             writer.connections += first.connections;
             let gone = |_| io::Error::other("nobody takes callers any more");
@@ -178,6 +193,7 @@ pub(super) async fn node(
         node,
         descriptors: writer.descriptors,
         connections: writer.connections,
+        _emptied: writer.emptied,
     })
 }
 
@@ -201,6 +217,7 @@ struct Writer<'a> {
     plane: &'a ControlPlane,
     descriptors: Vec<OwnedFd>,
     connections: usize,
+    emptied: EmptiedBuffers,
 }
 
 fn warn_of_left_out((app, reason): &(AppId, String)) {
@@ -245,6 +262,7 @@ impl<'a> Writer<'a> {
             plane,
             descriptors: Vec::new(),
             connections: 0,
+            emptied: EmptiedBuffers::default(),
         }
     }
 
@@ -399,19 +417,23 @@ impl<'a> Writer<'a> {
     fn port(&mut self, saved: &mut SavedApp) -> u32 {
         let count = saved.port_descriptors.len() as u32;
         self.descriptors.append(&mut saved.port_descriptors);
+        self.emptied
+            .descriptors
+            .push(std::mem::take(&mut saved.port_descriptors));
         count
     }
 
     /// What the runtime of an app knows of it, but for the descriptors of its port.
-    fn of_runtime(&mut self, saved: SavedApp) -> io::Result<state::App> {
+    fn of_runtime(&mut self, mut saved: SavedApp) -> io::Result<state::App> {
         let connections = self.plane.connections.all();
         let mut own = Vec::with_capacity(saved.connections.len());
-        for connection in saved.connections {
+        for connection in saved.connections.drain(..) {
             let open = connections
                 .get(&connection.id)
                 .ok_or_else(|| io::Error::other(format!("connection {} is not known", connection.id)))?;
             own.push(self.connection(connection, open));
         }
+        self.emptied.connections.push(saved.connections);
         let stuck = saved.stuck;
         let ranges = saved.ranges.into_iter().map(|range| state::Range {
             app: range.app,
@@ -453,10 +475,10 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn connection(&mut self, saved: SavedConnection, open: &OpenConnection) -> state::Connection {
+    fn connection(&mut self, mut saved: SavedConnection, open: &OpenConnection) -> state::Connection {
         self.connections += 1;
         let mut engines = Vec::with_capacity(saved.datapath.engines.len());
-        for (engine, tag) in saved.datapath.engines.into_iter().zip(&saved.tags) {
+        for (engine, tag) in saved.datapath.engines.drain(..).zip(&saved.tags) {
             let mut policies = open.chain.iter();
             let policy = policies.find(|instance| instance.tag == tag.tag);
             engines.push(state::Engine {
@@ -471,6 +493,8 @@ impl<'a> Writer<'a> {
             });
             self.descriptors.extend(engine.descriptors);
         }
+        self.emptied.engines.push(saved.datapath.engines);
+        self.emptied.tags.push(saved.tags);
         let (spec, peer) = (&open.spec, &open.spec.peer);
         let (offer_request, offer_calls_max) = match &spec.offer {
             Some(offer) => (offer.request, offer.quota.max()),

@@ -286,11 +286,11 @@ pub(crate) fn complete(
     let received_at = Instant::now();
     let came_at = came_at.unwrap_or(received_at);
     let control = descriptors
-        .take(node.control_sockets, "the control socket")?
+        .take(node.control_sockets, &"the control socket")?
         .pop();
     let control =
         control.ok_or_else(|| PredecessorError::State("the control socket is missing".to_owned()))?;
-    let old = descriptors.take(node.listeners, "listeners")?;
+    let old = descriptors.take(node.listeners, &"listeners")?;
     let mut old: Vec<Option<OwnedFd>> = old.into_iter().map(Some).collect();
     let mut sockets = Sockets {
         control: control.into(),
@@ -313,7 +313,7 @@ pub(crate) fn complete(
         };
         sockets.peers.push((listener.transport, socket));
     }
-    let unattached = descriptors.take(node.unattached, "processes that have not attached")?;
+    let unattached = descriptors.take(node.unattached, &"processes that have not attached")?;
     let unattached = unattached.into_iter().map(PacketSocket::from).collect();
     for part in &node.parts {
         let socket = descriptors.take(part.descriptors, &part.name)?.pop();
