@@ -28,6 +28,10 @@ impl<T> Queue<T> {
         if self.is_full() {
             return Err(Full(item));
         }
+        if self.items.capacity() == 0 {
+            // Most connections never have more than one step in a queue, and by itself it would begin with room for four.
+            self.items.reserve_exact(1);
+        }
         self.items.push_back(item);
         Ok(())
     }

@@ -72,6 +72,10 @@ impl<V> StreamMap<V> {
             Ok(place) => self.slot_mut(place).replace(value),
             Err(place) => {
                 let slot = self.free.pop().unwrap_or_else(|| {
+                    if self.slots.capacity() == 0 {
+                        // Many connections have one call at a time, and by itself it would begin with room for four.
+                        self.slots.reserve_exact(1);
+                    }
                     self.slots.push(None);
                     self.slots.len() as u32 - 1
                 });

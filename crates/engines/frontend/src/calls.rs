@@ -6,8 +6,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use provost_datapath::Nanos;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
-/// Calls for which a connection has room before its tables grow for the first time.
-const FRESH_CALLS: usize = 16;
 /// [`FrontendCall::timer`] of a call without a deadline.
 const NO_TIMER: u32 = u32::MAX;
 
@@ -54,7 +52,8 @@ impl FrontendCall {
     }
 }
 
-/// Open calls. Memory grows with the most calls that were ever open at once and is kept.
+/// Open calls. Memory grows with the most calls that were ever open at once and is kept: none before the first one, as most
+/// connections of a node are idle.
 #[derive(Debug)]
 pub(crate) struct FrontendCalls {
     slots: Vec<FrontendCall>,
@@ -66,9 +65,9 @@ pub(crate) struct FrontendCalls {
 impl FrontendCalls {
     pub(crate) fn new() -> FrontendCalls {
         FrontendCalls {
-            slots: Vec::with_capacity(FRESH_CALLS),
-            by_number: HashMap::with_capacity_and_hasher(2 * FRESH_CALLS, BuildHasherDefault::default()),
-            timers: Vec::with_capacity(FRESH_CALLS),
+            slots: Vec::new(),
+            by_number: HashMap::default(),
+            timers: Vec::new(),
         }
     }
 

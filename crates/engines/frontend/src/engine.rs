@@ -12,9 +12,7 @@ use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::{
-    CALLS_IN_FLIGHT_MAX, GATHER_SEGMENTS_MAX, STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES,
-};
+use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::SendHeap;
@@ -153,6 +151,7 @@ pub struct Frontend {
     pub(crate) pending: VecDeque<Step>,
     /// Ends of calls for which there was no room towards the app yet.
     pub(crate) failed: VecDeque<Step>,
+    /// Of the message that is gathered; room for as many as there may be once there was one.
     pub(crate) leaves: Vec<Leaf>,
     /// The private memory that messages of this connection take.
     pub(crate) share: Arc<PrivateBytes>,
@@ -176,7 +175,7 @@ impl Frontend {
             waiting: VecDeque::new(),
             pending: VecDeque::new(),
             failed: VecDeque::new(),
-            leaves: Vec::with_capacity(GATHER_SEGMENTS_MAX),
+            leaves: Vec::new(),
         }
     }
 

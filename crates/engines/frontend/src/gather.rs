@@ -12,7 +12,9 @@ use provost_marshal::{GatherError, MessageError};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::{MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES};
+use provost_wire::limits::{
+    GATHER_SEGMENTS_MAX, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES,
+};
 
 use crate::Frontend;
 use crate::engine::{CallFailure, Directions, MessageDirection, message_bytes, return_token};
@@ -276,6 +278,7 @@ impl Frontend {
             return Ok(0);
         }
         self.leaves.clear();
+        self.leaves.reserve_exact(GATHER_SEGMENTS_MAX);
         let gathering = self.parts.tables.gather_counted(
             message,
             untrusted.root,

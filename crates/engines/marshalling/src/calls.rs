@@ -1,10 +1,7 @@
 //! Which method each open call is of: only the step that begins a call says so.
 
-use provost_datapath::{CallHash, CallMap};
+use provost_datapath::CallMap;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
-
-/// Calls that a new table has room for.
-const CALLS_AT_START: usize = 64;
 
 /// The open calls of a connection.
 #[derive(Debug)]
@@ -19,7 +16,7 @@ pub(crate) struct TooMany;
 impl MarshalledCalls {
     pub(crate) fn new() -> MarshalledCalls {
         MarshalledCalls {
-            methods: CallMap::with_capacity_and_hasher(CALLS_AT_START, CallHash::default()),
+            methods: CallMap::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! One direction of a connection: what two runtimes share. Every queue is lock-free.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use provost_datapath::{Buffer, Step};
@@ -31,8 +32,8 @@ pub(crate) struct CallRefusal {
 pub(crate) struct LocalDirection {
     steps: LocalQueue<Step>,
     returns: LocalQueue<BodyReturn>,
-    /// From the sending end, ahead of its steps.
-    refusals: LocalQueue<CallRefusal>,
+    /// From the sending end, ahead of its steps. Few connections have any.
+    refusals: OnceLock<Box<LocalQueue<CallRefusal>>>,
     /// The sending end puts nothing more.
     closed: AtomicBool,
     /// The receiving end takes nothing more.
@@ -46,7 +47,7 @@ impl LocalDirection {
         LocalDirection {
             steps: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
             returns: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
-            refusals: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
+            refusals: OnceLock::new(),
             closed: AtomicBool::new(false),
             deserted: AtomicBool::new(false),
             drains: AtomicBool::new(false),
@@ -79,17 +80,18 @@ impl LocalDirection {
     }
 
     pub(crate) fn has_room_for_refusal(&self) -> bool {
-        !self.refusals.is_full()
+        self.refusals.get().is_none_or(|refusals| !refusals.is_full())
     }
 
     /// Refuses a call; only after [`LocalDirection::has_room_for_refusal`] said yes, by the end that puts.
     pub(crate) fn refuse(&self, refusal: CallRefusal) {
-        let refused = self.refusals.push(refusal);
+        let none_yet = || Box::new(LocalQueue::with_bound(DIRECTION_STEPS_MAX));
+        let refused = self.refusals.get_or_init(none_yet).push(refusal);
         debug_assert!(refused.is_ok(), "only one end refuses, and it asks before");
     }
 
     pub(crate) fn take_refusal(&self) -> Option<CallRefusal> {
-        self.refusals.pop()
+        self.refusals.get()?.pop()
     }
 
     /// Says that nothing more is put.
@@ -100,7 +102,7 @@ impl LocalDirection {
 
     /// Whether nothing more comes out: asked by the receiving end.
     pub(crate) fn is_over(&self) -> bool {
-        self.closed.load(Ordering::Acquire) && self.steps.is_empty() && self.refusals.is_empty()
+        self.closed.load(Ordering::Acquire) && self.steps.is_empty() && self.refusals_waiting() == 0
     }
 
     /// Says that nothing more is taken.
@@ -128,11 +130,17 @@ impl LocalDirection {
     ) {
         self.steps.look(&mut step);
         self.returns.look(&mut back);
-        self.refusals.look(&mut refusal);
+        if let Some(refusals) = self.refusals.get() {
+            refusals.look(&mut refusal);
+        }
     }
 
     pub(crate) fn lengths(&self) -> [usize; 3] {
-        [self.steps.len(), self.returns.len(), self.refusals.len()]
+        [self.steps.len(), self.returns.len(), self.refusals_waiting()]
+    }
+
+    fn refusals_waiting(&self) -> usize {
+        self.refusals.get().map_or(0, |refusals| refusals.len())
     }
 
     pub(crate) fn set_drains(&self) {

@@ -17,7 +17,8 @@ const FEW: usize = 8;
 /// See the module's documentation.
 pub(crate) struct LocalQueue<T> {
     few: ArrayQueue<T>,
-    many: OnceLock<ArrayQueue<T>>,
+    /// Elsewhere: each has a cache line for each of its ends, also when nothing is in it.
+    many: OnceLock<Box<ArrayQueue<T>>>,
     /// Nothing is in `few`, and nothing will be. Whoever takes says so.
     is_past_few: AtomicBool,
     bound: usize,
@@ -34,7 +35,7 @@ impl<T> LocalQueue<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let many = self.many.get().map_or(0, ArrayQueue::len);
+        let many = self.many.get().map_or(0, |many| many.len());
         // Relaxed: who sees it late looks into a queue that is empty.
         if self.is_past_few.load(Ordering::Relaxed) {
             many
@@ -64,7 +65,8 @@ impl<T> LocalQueue<T> {
         if self.is_full() {
             return Err(item);
         }
-        self.many.get_or_init(|| ArrayQueue::new(self.bound)).push(item)
+        let many = || Box::new(ArrayQueue::new(self.bound));
+        self.many.get_or_init(many).push(item)
     }
 
     /// Takes the item that was put first.
@@ -84,7 +86,7 @@ impl<T> LocalQueue<T> {
 
     /// Looks at each item, in order, while nobody puts or takes. All stay.
     pub(crate) fn look(&self, look: &mut impl FnMut(&T)) {
-        let many = self.many.get().into_iter();
+        let many = self.many.get().map(|many| &**many);
         std::iter::once(&self.few)
             .chain(many)
             .for_each(|queue| rotate(queue, look));

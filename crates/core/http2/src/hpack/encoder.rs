@@ -10,6 +10,8 @@ pub const ENCODER_TABLE_BYTES_MAX: u32 = 4_096;
 
 /// Slots of each index; a power of two.
 const SLOTS: usize = 256;
+/// Marks of insertions: more than there are entries in a table.
+const MARKS: u64 = 255;
 /// A field larger than this part of the table would evict too many others.
 const LARGE_FIELD_PART: usize = 4;
 
@@ -184,20 +186,22 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Where the newest field of a hash stands: by name and value, and by name alone. A slot has one number; what it says is
+/// Where the newest field of a hash stands: by name and value, and by name alone. A slot has one mark; what it says is
 /// checked against the table, so that a stale or a wrong one costs a few bytes and no more.
 #[derive(Clone, Debug, Default)]
 struct FieldIndex {
-    /// Numbers of insertions plus one; 0 is none. Empty until the first insertion.
-    by_field: Vec<u64>,
-    by_name: Vec<u64>,
+    /// [`mark`]s of insertions; 0 is none. Empty until the first insertion.
+    by_field: Vec<u8>,
+    by_name: Vec<u8>,
 }
 
 impl FieldIndex {
     fn find(&self, hash: &FieldHash, field: FieldRef<'_>, table: &DynamicTable) -> Option<TableMatch> {
-        let at = |slots: &[u64], hash: u64| {
-            let number = slots.get(hash as usize % SLOTS)?.checked_sub(1)?;
-            table.by_number(number)
+        let at = |slots: &[u8], hash: u64| {
+            let marked = slots.get(hash as usize % SLOTS)?.checked_sub(1)?;
+            let newest = table.inserted().checked_sub(1)?;
+            let age = (newest % MARKS + MARKS - u64::from(marked)) % MARKS;
+            table.by_number(newest.checked_sub(age)?)
         };
         let same = at(&self.by_field, hash.field)
             .filter(|(_, name, value)| *name == field.name && *value == field.value)
@@ -212,9 +216,14 @@ impl FieldIndex {
     fn insert(&mut self, hash: &FieldHash, number: u64) {
         self.by_field.resize(SLOTS, 0);
         self.by_name.resize(SLOTS, 0);
-        self.by_field[hash.field as usize % SLOTS] = number + 1;
-        self.by_name[hash.name as usize % SLOTS] = number + 1;
+        self.by_field[hash.field as usize % SLOTS] = mark(number);
+        self.by_name[hash.name as usize % SLOTS] = mark(number);
     }
+}
+
+/// What tells an insertion from all others that may be in the table at a time.
+fn mark(number: u64) -> u8 {
+    (number % MARKS) as u8 + 1
 }
 
 struct FieldHash {
@@ -294,3 +303,4 @@ impl HpackEncoder {
 }
 
 const _: () = assert!(ENCODER_TABLE_BYTES_MAX as usize / ENTRY_OVERHEAD_BYTES <= SLOTS);
+const _: () = assert!(((ENCODER_TABLE_BYTES_MAX as usize / ENTRY_OVERHEAD_BYTES) as u64) < MARKS);
