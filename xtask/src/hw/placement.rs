@@ -129,6 +129,11 @@ fn around(module: &str, elaborated: &str) -> Result<String, Complaints> {
         connections.push(format!(".{name}({register}[{bits}+:{}])", port.bits.len()));
         *bits += port.bits.len();
     }
+    if inputs == 0 || outputs == 0 {
+        return Err(vec![format!(
+            "{module}: without inputs or without outputs there is no path to time: name a module of hw/rtl that has both"
+        )]);
+    }
     if ports.contains_key("clk") {
         connections.push(".clk(clk)".to_string());
     }
@@ -232,5 +237,7 @@ mod tests {
             "{text}"
         );
         assert!(around("adder", r#"{"modules": {}}"#).is_err());
+        let without_ports = r#"{"modules": {"none": {"attributes": {"top": "1"}, "ports": {}}}}"#;
+        assert!(around("none", without_ports).unwrap_err()[0].contains("without inputs"));
     }
 }

@@ -489,14 +489,8 @@ impl<A: Copy> ServerSession<A> {
             }
             ResponseParts::Several => {
                 self.leaving &= !bit;
-                shared.answer(Outgoing {
-                    call: handle.call,
-                    session: handle.session.number,
-                    packet: 0,
-                    slot: handle.slot,
-                    what: What::Response,
-                    flags: Flags::NONE,
-                });
+                let place = (handle.session.number, handle.slot);
+                shared.answer(Outgoing::first_of(place, handle.call, What::Response));
             }
         }
     }
@@ -505,14 +499,7 @@ impl<A: Copy> ServerSession<A> {
     pub(crate) fn next_whole(&mut self, number: u16) -> Option<Outgoing> {
         let index = lowest_of(&mut self.leaving)?;
         let slot = self.slots.get(usize::from(index))?;
-        Some(Outgoing {
-            call: slot.call,
-            session: number,
-            packet: 0,
-            slot: index,
-            what: What::Response,
-            flags: Flags::NONE,
-        })
+        Some(Outgoing::first_of((number, index), slot.call, What::Response))
     }
 
     /// Hands over responses of one packet that go out now, up to so many; says how many there were.

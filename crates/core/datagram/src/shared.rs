@@ -46,6 +46,17 @@ impl Outgoing {
         what: What::Request,
         flags: Flags::NONE,
     };
+
+    /// The first packet of what a slot has to send, which says nothing beside.
+    pub(crate) fn first_of((session, slot): (u16, u8), call: u32, what: What) -> Outgoing {
+        Outgoing {
+            call,
+            session,
+            slot,
+            what,
+            ..Outgoing::NONE
+        }
+    }
 }
 
 /// Sessions with messages of one packet that go out at once, in the order in which they got the first of these. It is the common

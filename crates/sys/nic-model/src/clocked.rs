@@ -66,7 +66,7 @@ impl InterfaceClocks {
         }
         let longest = periods.into_iter().max().unwrap_or(0);
         while clocks.next.iter().any(|next| *next < RESET_EDGES * longest) {
-            let edges = clocks.until_edges();
+            let edges = clocks.next_edges();
             clocks.run_edges(model, edges);
         }
         for (.., reset) in CLOCKS {
@@ -76,8 +76,8 @@ impl InterfaceClocks {
         clocks
     }
 
-    /// Goes on to the next edges.
-    pub(crate) fn until_edges(&self) -> ClockEdges {
+    /// Which clocks have the next edge.
+    pub(crate) fn next_edges(&self) -> ClockEdges {
         let soonest = self.next.into_iter().min().unwrap_or(0);
         ClockEdges(self.next.map(|next| next == soonest))
     }

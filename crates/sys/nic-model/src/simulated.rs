@@ -116,7 +116,7 @@ enum HostBus {
     Queued(Box<(QueuedBus, InterfaceClocks)>),
 }
 
-struct Ports {
+struct NicPorts {
     now: PortHandle,
     host_read: PortHandle,
     host_read_address: PortHandle,
@@ -142,7 +142,7 @@ struct Ports {
 /// reaches the NIC later, while other cycles pass.
 pub struct SimulatedNic {
     model: RtlModel,
-    ports: Ports,
+    ports: NicPorts,
     bus: HostBus,
     memory: Vec<Line>,
     timing: HostTiming,
@@ -215,7 +215,7 @@ impl SimulatedNic {
         };
         let port = |name| model.port(name);
         let wire_port = |name: &str| model.port(&wire_port(name));
-        let ports = Ports {
+        let ports = NicPorts {
             now: port("now"),
             host_read: port("host_read"),
             host_read_address: port("host_read_address"),
@@ -367,7 +367,7 @@ impl SimulatedNic {
         let HostBus::Queued(queued) = &self.bus else {
             panic!("the NIC has one clock");
         };
-        let edges = queued.1.until_edges();
+        let edges = queued.1.next_edges();
         if edges.has(InterfaceClock::Nic) {
             self.model.set(self.ports.now, self.ticks());
         }

@@ -17,14 +17,8 @@ impl<A: Copy> ClientSession<A> {
     pub(crate) fn next_whole(&mut self) -> Option<Outgoing> {
         let index = lowest_of(&mut self.leaving)?;
         let slot = self.slots.get(usize::from(index))?;
-        Some(Outgoing {
-            call: slot.call,
-            session: self.id.number,
-            packet: 0,
-            slot: index,
-            what: What::Request,
-            flags: Flags::NONE,
-        })
+        let place = (self.id.number, index);
+        Some(Outgoing::first_of(place, slot.call, What::Request))
     }
 
     /// Hands over requests of one packet that go out now, up to so many; says how many there were.
