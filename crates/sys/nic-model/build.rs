@@ -19,7 +19,7 @@ mod verilator {
     type Model = (&'static str, &'static str, &'static [&'static str]);
 
     /// The models that are compiled.
-    const MODELS: [Model; 14] = [
+    const MODELS: [Model; 15] = [
         ("nic", "nic_covered", &[]),
         ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
         ("clocked_nic", "clocked_nic", &[]),
@@ -28,6 +28,7 @@ mod verilator {
         ("connection_cache", "connection_cache", &[]),
         ("server_slot", "server_slot", &[]),
         ("token_buckets", "token_buckets", &[]),
+        ("tx_poller", "tx_poller", &["-GFLOWS=2", "-GFLOW_BITS=1"]),
         ("load_balancer", "load_balancer", &[]),
         ("clock_fifo", "clock_fifo", &["-GWIDTH=32"]),
         ("host_crossing", "host_crossing", &[]),

@@ -451,6 +451,151 @@ fn the_balancer_stays_among_the_connections_flows() {
     coverage.require_all("load_balancer");
 }
 
+/// The rings' memory: of slots of two lines, those of entries that were written.
+#[derive(Default)]
+struct PolledRing {
+    lines: BTreeMap<u64, [u8; LINE_BYTES]>,
+    written: u64,
+    taken: u64,
+}
+
+impl PolledRing {
+    const SLOTS_LOG2: u64 = 2;
+
+    /// Writes an entry of one line, or of two, if there is room.
+    fn write(&mut self, two_lines: bool) {
+        let slots = 1 << Self::SLOTS_LOG2;
+        if self.written - self.taken == slots {
+            return;
+        }
+        let mut header = entry_line(1, if two_lines { 60 } else { 8 }, self.written);
+        header[0] |= u8::from((self.written / slots).is_multiple_of(2));
+        let slot = 2 * (self.written % slots);
+        self.lines.insert(slot + 1, [1; LINE_BYTES]);
+        self.lines.insert(slot, header);
+        self.written += 1;
+    }
+}
+
+/// The first line of an entry.
+fn entry_line(kind: u8, bytes: u16, tag: u64) -> [u8; LINE_BYTES] {
+    let mut line = [0; LINE_BYTES];
+    line[0] = kind << 4;
+    line[2..4].copy_from_slice(&bytes.to_le_bytes());
+    line[8..16].copy_from_slice(&tag.to_le_bytes());
+    line
+}
+
+/// Flow and tag of the entry that the poller gives (`nic_pkg::entry_t`).
+fn entry_of(poller: &RtlModel) -> (u64, u64) {
+    let bytes = poller.bytes(poller.port("entry"));
+    let bits = |from: usize, count: usize| {
+        (0..count).fold(0, |value, bit| {
+            let at = from + bit;
+            value | u64::from(bytes[at / 8] >> (at % 8) & 1) << bit
+        })
+    };
+    (bits(191, 8), bits(67, 64))
+}
+
+#[test]
+fn a_pushed_line_waits_for_room_and_is_taken_once_beside_entries_of_a_ring() {
+    let Some(mut poller) = model_or_skip("tx_poller") else {
+        return;
+    };
+    poller.reset();
+    for (name, value) in [
+        ("enable", 1),
+        // Flow 0 has a ring that is polled, flow 1 pushed lines alone.
+        ("flow_doorbell_mode", 0b10),
+        ("flow_base", 64 << 32),
+        ("flow_slots_log2", PolledRing::SLOTS_LOG2 * 0x11),
+        ("flow_stride_log2", 0x11),
+    ] {
+        poller.set_named(name, value);
+    }
+    const PUSHED: u64 = 1 << 32;
+    let (push_line, data) = (poller.port("push_line"), poller.port("data"));
+    let mut random = SeededRandom::new(8);
+    let mut coverage = CountedSituations::default();
+    let (mut ring, mut reads) = (PolledRing::default(), VecDeque::new());
+    let (mut pushed, mut waiting) = (0, VecDeque::new());
+    for cycle in 0..40_000u64 {
+        if random.chance(300) {
+            ring.write(random.chance(500));
+        }
+        if waiting.len() < 8 && random.chance(400) {
+            waiting.push_back((random.below(2), PUSHED | pushed));
+            pushed += 1;
+        }
+        let off = cycle / 1_000 % 4 == 3;
+        poller.set_named("flow_enable", if off { 0b01 } else { 0b11 });
+        poller.set_named("push_valid", u64::from(!waiting.is_empty()));
+        if let Some((flow, tag)) = waiting.front() {
+            poller.set_named("push_flow", *flow);
+            // The phase of a ring's lap means nothing here.
+            let mut line = entry_line(1, 8, *tag);
+            line[0] |= random.below(2) as u8;
+            poller.bytes_mut(push_line).copy_from_slice(&line);
+        }
+        let answers = !reads.is_empty() && random.chance(500);
+        poller.set_named("data_valid", answers.into());
+        let line = reads.front().and_then(|at| ring.lines.get(at));
+        poller
+            .bytes_mut(data)
+            .copy_from_slice(line.unwrap_or(&[0; LINE_BYTES]));
+        let (buffer, room, credits) = (random.chance(700), random.chance(700), random.below(4));
+        poller.set_named("read_ready", random.chance(800).into());
+        poller.set_named("buffer_valid", buffer.into());
+        poller.set_named("entry_ready", room.into());
+        poller.set_named("credit_available", credits);
+        poller.settle();
+        let says = |name| poller.get_named(name) == 1;
+        let entry = says("entry_valid").then(|| entry_of(&poller));
+        let took = says("push_take");
+        if took {
+            let (flow, tag) = waiting.pop_front().expect("a line is taken where none is");
+            let credit = credits >> flow & 1 == 1;
+            if off && flow == 1 {
+                assert_eq!(entry, None, "of a flow that is off");
+                coverage.note("a line is dropped, its flow being off", true);
+            } else {
+                assert!(buffer && room && credit, "line {tag:x} is taken without room");
+                assert_eq!(entry, Some((flow, tag)), "a line is taken and lost");
+            }
+            coverage.note("a line is taken while reads are out", !reads.is_empty());
+        } else if let Some(entry) = entry {
+            assert!(ring.taken < ring.written);
+            assert_eq!(entry, (0, ring.taken), "of the ring's next entry");
+            ring.taken += 1;
+        } else if let Some((flow, _)) = waiting.front() {
+            let credit = credits >> flow & 1 == 1;
+            coverage.note(
+                "a line waits for a buffer alone",
+                !buffer && room && credit && !answers,
+            );
+            coverage.note(
+                "a line waits for room alone",
+                buffer && !room && credit && !answers,
+            );
+            coverage.note(
+                "a line waits for a credit alone",
+                buffer && room && !credit && !answers,
+            );
+        }
+        coverage.note("a line waits for one of memory", answers && !waiting.is_empty());
+        if answers {
+            reads.pop_front();
+        }
+        if says("read") && says("read_ready") {
+            reads.push_back(poller.get_named("read_address"));
+        }
+        poller.edge();
+    }
+    assert!(pushed > 4_000 && ring.taken > 500, "{pushed} {}", ring.taken);
+    coverage.require_all("tx_poller");
+}
+
 /// A NIC of one flow has one bit for its number, and a connection's line may have it set: the request goes to the flow that there is.
 #[test]
 fn a_nic_of_one_flow_gives_no_request_to_another() {
