@@ -21,11 +21,13 @@ module buffer_pool #(
   // The lowest bit that is set, alone.
   assign chosen = free_q & (~free_q + 1'b1);
 
+  // A bit of its number is set if it is one of those in whose numbers that bit is set.
+  for (genvar bit_of = 0; bit_of < BUFFERS_LOG2; bit_of++) begin : numbered
+    localparam int RUN = 1 << bit_of;
+    assign take_id[bit_of] = |(chosen & {(BUFFERS / RUN / 2) {{RUN{1'b1}}, {RUN{1'b0}}}});
+  end
+
   always_comb begin
-    take_id = '0;
-    for (int i = 0; i < BUFFERS; i++) begin
-      if (chosen[i]) take_id = BUFFERS_LOG2'(i);
-    end
     taken = '0;
     for (int i = 0; i < BUFFERS; i++) taken = taken + (BUFFERS_LOG2 + 1)'(!free_q[i]);
   end

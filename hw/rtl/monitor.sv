@@ -13,12 +13,12 @@ module monitor #(
     input logic [4:0] bucket_index,
     output logic [31:0] bucket
 );
-  logic [31:0] counters_q[COUNTERS];
-  logic [31:0] buckets_q[BUCKETS];
+  logic [32*COUNTERS-1:0] counters_q;
+  logic [32*BUCKETS-1:0] buckets_q;
   logic [4:0] logarithm;
 
-  assign counter = counters_q[counter_index];
-  assign bucket = (bucket_index < 5'(BUCKETS)) ? buckets_q[bucket_index] : 32'd0;
+  assign counter = counters_q[32*counter_index+:32];
+  assign bucket = (bucket_index < 5'(BUCKETS)) ? buckets_q[32*bucket_index+:32] : 32'd0;
 
   always_comb begin
     logarithm = '0;
@@ -28,13 +28,20 @@ module monitor #(
   end
 
   always_ff @(posedge clk) begin
-    for (int i = 0; i < COUNTERS; i++) begin
-      if (rst) counters_q[i] <= '0;
-      else if (events[i]) counters_q[i] <= counters_q[i] + 32'd1;
-    end
-    for (int i = 0; i < BUCKETS; i++) begin
-      if (rst) buckets_q[i] <= '0;
-      else if (duration_valid && logarithm == 5'(i)) buckets_q[i] <= buckets_q[i] + 32'd1;
+    if (rst) begin
+      counters_q <= '0;
+      buckets_q <= '0;
+    end else begin
+      if (events != '0) begin
+        for (int i = 0; i < COUNTERS; i++) begin
+          if (events[i]) counters_q[32*i+:32] <= counters_q[32*i+:32] + 32'd1;
+        end
+      end
+      if (duration_valid) begin
+        for (int i = 0; i < BUCKETS; i++) begin
+          if (logarithm == 5'(i)) buckets_q[32*i+:32] <= buckets_q[32*i+:32] + 32'd1;
+        end
+      end
     end
   end
 endmodule

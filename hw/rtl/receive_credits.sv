@@ -37,46 +37,48 @@ module receive_credits #(
     output logic [16*FLOWS-1:0] helds,
     output logic [16*FLOWS-1:0] freed_totals
 );
-  logic [15:0] credits_q[FLOWS];
-  logic [15:0] held_q[FLOWS];
-  logic [15:0] freed_q[FLOWS];
+  logic [16*FLOWS-1:0] credits_q;
+  logic [16*FLOWS-1:0] held_q;
+  logic [16*FLOWS-1:0] freed_q;
   logic [15:0] freed_now;
   logic freed_good;
 
-  assign freed_now = freed_total - freed_q[freed_flow];
-  assign freed_good = freed && freed_now <= held_q[freed_flow];
+  assign freed_now = freed_total - freed_q[16*freed_flow+:16];
+  assign freed_good = freed && freed_now <= held_q[16*freed_flow+:16];
   assign freed_forged = freed && !freed_good;
 
   always_comb begin
     for (int i = 0; i < FLOWS; i++) begin
-      available[i] = credits_q[i] != 16'd0;
-      spare[i] = credits_q[i] > 16'd1;
-      levels[16*i+:16] = credits_q[i];
-      helds[16*i+:16] = held_q[i];
-      freed_totals[16*i+:16] = freed_q[i];
+      available[i] = credits_q[16*i+:16] != 16'd0;
+      spare[i] = credits_q[16*i+:16] > 16'd1;
     end
   end
+  assign levels = credits_q;
+  assign helds = held_q;
+  assign freed_totals = freed_q;
 
   always_ff @(posedge clk) begin
-    for (int i = 0; i < FLOWS; i++) begin
-      if (rst) begin
-        credits_q[i] <= '0;
-        held_q[i] <= '0;
-        freed_q[i] <= '0;
-      end else if (restart && restart_flow == FLOW_BITS'(i)) begin
-        credits_q[i] <= restart_slots;
-        held_q[i] <= '0;
-        freed_q[i] <= '0;
-      end else begin
-        credits_q[i] <= credits_q[i]
-            - 16'(poll_take && poll_flow == FLOW_BITS'(i))
-            - 16'(core_take && core_flow == FLOW_BITS'(i))
-            + 16'(core_give && core_flow == FLOW_BITS'(i))
-            + ((freed_good && freed_flow == FLOW_BITS'(i)) ? freed_now : 16'd0);
-        held_q[i] <= held_q[i]
-            + 16'(written && written_flow == FLOW_BITS'(i))
-            - ((freed_good && freed_flow == FLOW_BITS'(i)) ? freed_now : 16'd0);
-        if (freed_good && freed_flow == FLOW_BITS'(i)) freed_q[i] <= freed_total;
+    if (rst) begin
+      credits_q <= '0;
+      held_q <= '0;
+      freed_q <= '0;
+    end else if (restart || poll_take || core_take || core_give || written || freed) begin
+      for (int i = 0; i < FLOWS; i++) begin
+        if (restart && restart_flow == FLOW_BITS'(i)) begin
+          credits_q[16*i+:16] <= restart_slots;
+          held_q[16*i+:16] <= '0;
+          freed_q[16*i+:16] <= '0;
+        end else begin
+          credits_q[16*i+:16] <= credits_q[16*i+:16]
+              - 16'(poll_take && poll_flow == FLOW_BITS'(i))
+              - 16'(core_take && core_flow == FLOW_BITS'(i))
+              + 16'(core_give && core_flow == FLOW_BITS'(i))
+              + ((freed_good && freed_flow == FLOW_BITS'(i)) ? freed_now : 16'd0);
+          held_q[16*i+:16] <= held_q[16*i+:16]
+              + 16'(written && written_flow == FLOW_BITS'(i))
+              - ((freed_good && freed_flow == FLOW_BITS'(i)) ? freed_now : 16'd0);
+          if (freed_good && freed_flow == FLOW_BITS'(i)) freed_q[16*i+:16] <= freed_total;
+        end
       end
     end
   end

@@ -64,17 +64,17 @@ module registers #(
   logic [31:0] key_offset_q;
   logic [31:0] area_base_q;
   logic [31:0] area_shape_q;
-  logic [31:0] tx_base_q[FLOWS];
-  logic [31:0] rx_base_q[FLOWS];
-  logic [31:0] status_q[FLOWS];
+  logic [32*FLOWS-1:0] tx_base_q;
+  logic [32*FLOWS-1:0] rx_base_q;
+  logic [32*FLOWS-1:0] status_q;
   logic [31:0] shape_q[FLOWS];
   logic [15:0] doorbell_q[FLOWS];
   logic [15:0] freed_q[FLOWS];
-  logic [31:0] rule_control_q[8];
-  logic [31:0] rule_low_q[8];
-  logic [31:0] rule_high_q[8];
-  logic [31:0] bucket_period_q[8];
-  logic [31:0] bucket_burst_q[8];
+  logic [255:0] rule_control_q;
+  logic [255:0] rule_low_q;
+  logic [255:0] rule_high_q;
+  logic [255:0] bucket_period_q;
+  logic [255:0] bucket_burst_q;
   logic command_valid_q;
   logic [17:0] command_q;
 
@@ -115,24 +115,22 @@ module registers #(
   assign key_offset = key_offset_q[4:0];
   assign area_base = area_base_q;
   assign area_lines_log2 = area_shape_q[3:0];
+  assign flow_status = status_q;
+  assign flow_rx_base = rx_base_q;
+  assign flow_tx_base = tx_base_q;
+  assign bucket_burst = bucket_burst_q;
+  assign bucket_period = bucket_period_q;
+  assign rule_high = rule_high_q;
+  assign rule_low = rule_low_q;
+  assign rule_control = rule_control_q;
   always_comb begin
     for (int i = 0; i < FLOWS; i++) begin
-      flow_tx_base[32*i+:32] = tx_base_q[i];
-      flow_rx_base[32*i+:32] = rx_base_q[i];
-      flow_status[32*i+:32] = status_q[i];
       flow_slots_log2[4*i+:4] = shape_q[i][3:0];
       flow_stride_log2[4*i+:4] = shape_q[i][7:4];
       flow_doorbell_mode[i] = shape_q[i][8];
       flow_enable[i] = shape_q[i][16];
       flow_calls_max[8*i+:8] = shape_q[i][31:24];
       flow_doorbell[16*i+:16] = doorbell_q[i];
-    end
-    for (int i = 0; i < 8; i++) begin
-      rule_control[32*i+:32] = rule_control_q[i];
-      rule_low[32*i+:32] = rule_low_q[i];
-      rule_high[32*i+:32] = rule_high_q[i];
-      bucket_period[32*i+:32] = bucket_period_q[i];
-      bucket_burst[32*i+:32] = bucket_burst_q[i];
     end
   end
 
@@ -148,20 +146,18 @@ module registers #(
       area_shape_q <= '0;
       command_valid_q <= 1'b0;
       command_q <= '0;
+      status_q <= '0;
+      rx_base_q <= '0;
+      tx_base_q <= '0;
+      bucket_burst_q <= '0;
+      bucket_period_q <= '0;
+      rule_high_q <= '0;
+      rule_low_q <= '0;
+      rule_control_q <= '0;
       for (int i = 0; i < FLOWS; i++) begin
-        tx_base_q[i] <= '0;
-        rx_base_q[i] <= '0;
-        status_q[i] <= '0;
         shape_q[i] <= '0;
         doorbell_q[i] <= '0;
         freed_q[i] <= '0;
-      end
-      for (int i = 0; i < 8; i++) begin
-        rule_control_q[i] <= '0;
-        rule_low_q[i] <= '0;
-        rule_high_q[i] <= '0;
-        bucket_period_q[i] <= '0;
-        bucket_burst_q[i] <= '0;
       end
     end else begin
       if (command_take) command_valid_q <= 1'b0;
@@ -182,27 +178,36 @@ module registers #(
           end
           default: ;
         endcase
-        if (in_rules) begin
-          case (csr_address[3:2])
-            nic_registers_pkg::RULE_CONTROL[3:2]: rule_control_q[rule] <= csr_write_data;
-            nic_registers_pkg::RULE_LOW[3:2]: rule_low_q[rule] <= csr_write_data;
-            nic_registers_pkg::RULE_HIGH[3:2]: rule_high_q[rule] <= csr_write_data;
-            default: ;
-          endcase
-        end
-        if (in_buckets) begin
-          case (csr_address[3:2])
-            nic_registers_pkg::BUCKET_PERIOD[3:2]: bucket_period_q[rule] <= csr_write_data;
-            nic_registers_pkg::BUCKET_BURST[3:2]: bucket_burst_q[rule] <= csr_write_data;
-            default: ;
-          endcase
+        for (int i = 0; i < 8; i++) begin
+          if (in_rules && rule == 3'(i)) begin
+            case (csr_address[3:2])
+              nic_registers_pkg::RULE_CONTROL[3:2]: rule_control_q[32*i+:32] <= csr_write_data;
+              nic_registers_pkg::RULE_LOW[3:2]: rule_low_q[32*i+:32] <= csr_write_data;
+              nic_registers_pkg::RULE_HIGH[3:2]: rule_high_q[32*i+:32] <= csr_write_data;
+              default: ;
+            endcase
+          end
+          if (in_buckets && rule == 3'(i)) begin
+            case (csr_address[3:2])
+              nic_registers_pkg::BUCKET_PERIOD[3:2]: bucket_period_q[32*i+:32] <= csr_write_data;
+              nic_registers_pkg::BUCKET_BURST[3:2]: bucket_burst_q[32*i+:32] <= csr_write_data;
+              default: ;
+            endcase
+          end
         end
       end
       if (flow_write) begin
+        for (int i = 0; i < FLOWS; i++) begin
+          if (flow == FLOW_BITS'(i)) begin
+            case (csr_address[4:2])
+              nic_registers_pkg::FLOW_TX_BASE[4:2]: tx_base_q[32*i+:32] <= csr_write_data;
+              nic_registers_pkg::FLOW_RX_BASE[4:2]: rx_base_q[32*i+:32] <= csr_write_data;
+              nic_registers_pkg::FLOW_STATUS[4:2]: status_q[32*i+:32] <= csr_write_data;
+              default: ;
+            endcase
+          end
+        end
         case (csr_address[4:2])
-          nic_registers_pkg::FLOW_TX_BASE[4:2]: tx_base_q[flow] <= csr_write_data;
-          nic_registers_pkg::FLOW_RX_BASE[4:2]: rx_base_q[flow] <= csr_write_data;
-          nic_registers_pkg::FLOW_STATUS[4:2]: status_q[flow] <= csr_write_data;
           nic_registers_pkg::FLOW_SHAPE[4:2]: begin
             shape_q[flow] <= csr_write_data;
             if (csr_write_data[16]) begin
@@ -237,9 +242,9 @@ module registers #(
     endcase
     if (in_flows && 4'(flow_wide) < 4'(FLOWS)) begin
       case (csr_address[4:2])
-        nic_registers_pkg::FLOW_TX_BASE[4:2]: read = tx_base_q[flow];
-        nic_registers_pkg::FLOW_RX_BASE[4:2]: read = rx_base_q[flow];
-        nic_registers_pkg::FLOW_STATUS[4:2]: read = status_q[flow];
+        nic_registers_pkg::FLOW_TX_BASE[4:2]: read = tx_base_q[32*flow+:32];
+        nic_registers_pkg::FLOW_RX_BASE[4:2]: read = rx_base_q[32*flow+:32];
+        nic_registers_pkg::FLOW_STATUS[4:2]: read = status_q[32*flow+:32];
         nic_registers_pkg::FLOW_SHAPE[4:2]: read = shape_q[flow];
         nic_registers_pkg::FLOW_DOORBELL[4:2]: read = {16'd0, doorbell_q[flow]};
         nic_registers_pkg::FLOW_FREED[4:2]: read = {16'd0, freed_q[flow]};
@@ -248,16 +253,16 @@ module registers #(
     end
     if (in_rules) begin
       case (csr_address[3:2])
-        nic_registers_pkg::RULE_CONTROL[3:2]: read = rule_control_q[rule];
-        nic_registers_pkg::RULE_LOW[3:2]: read = rule_low_q[rule];
-        nic_registers_pkg::RULE_HIGH[3:2]: read = rule_high_q[rule];
+        nic_registers_pkg::RULE_CONTROL[3:2]: read = rule_control_q[32*rule+:32];
+        nic_registers_pkg::RULE_LOW[3:2]: read = rule_low_q[32*rule+:32];
+        nic_registers_pkg::RULE_HIGH[3:2]: read = rule_high_q[32*rule+:32];
         default: ;
       endcase
     end
     if (in_buckets) begin
       case (csr_address[3:2])
-        nic_registers_pkg::BUCKET_PERIOD[3:2]: read = bucket_period_q[rule];
-        nic_registers_pkg::BUCKET_BURST[3:2]: read = bucket_burst_q[rule];
+        nic_registers_pkg::BUCKET_PERIOD[3:2]: read = bucket_period_q[32*rule+:32];
+        nic_registers_pkg::BUCKET_BURST[3:2]: read = bucket_burst_q[32*rule+:32];
         default: ;
       endcase
     end

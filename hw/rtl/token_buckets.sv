@@ -38,14 +38,16 @@ module token_buckets #(
       end
     end else begin
       turn_q <= turn_q + 1'b1;
-      for (int i = 0; i < BUCKETS; i++) begin
-        if (fill && turn_q == BUCKET_BITS'(i)) begin
-          // What a full bucket does not get is lost: its time begins anew.
-          filled_q[i] <= (tokens_q[i] >= burst_now) ? now : filled_q[i] + period[32*i+:32];
+      if (fill || spend_now) begin
+        for (int i = 0; i < BUCKETS; i++) begin
+          if (fill && turn_q == BUCKET_BITS'(i)) begin
+            // What a full bucket does not get is lost: its time begins anew.
+            filled_q[i] <= (tokens_q[i] >= burst_now) ? now : filled_q[i] + period[32*i+:32];
+          end
+          tokens_q[i] <= tokens_q[i]
+              + 16'(fill && turn_q == BUCKET_BITS'(i) && tokens_q[i] < burst_now)
+              - 16'(spend_now && bucket == BUCKET_BITS'(i));
         end
-        tokens_q[i] <= tokens_q[i]
-            + 16'(fill && turn_q == BUCKET_BITS'(i) && tokens_q[i] < burst_now)
-            - 16'(spend_now && bucket == BUCKET_BITS'(i));
       end
     end
   end

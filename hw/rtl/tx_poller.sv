@@ -291,7 +291,7 @@ module tx_poller #(
       end
     end else begin
       for (int i = 0; i < FLOWS; i++) begin
-        if (state_q[i] == IDLE) begin
+        if (state_q[i] == IDLE && worth[i]) begin
           issued_q[i] <= '0;
           answered_q[i] <= '0;
           stopped_q[i] <= 1'b0;
@@ -299,7 +299,7 @@ module tx_poller #(
           stale_q[i] <= 1'b0;
           batch_first_q[i] <= taken_q[i];
           wanted_q[i] <= (flow_doorbell_mode[i] && ahead[i] < 16'(BATCH)) ? 6'(ahead[i]) : 6'(BATCH);
-          if (worth[i]) state_q[i] <= HEADERS;
+          state_q[i] <= HEADERS;
         end
       end
       if (push_take) pushed_q <= 1'b1;
