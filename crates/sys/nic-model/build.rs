@@ -15,13 +15,13 @@ mod verilator {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    /// A model: its name, the module that it is of, and parameters of that module.
+    /// A model: its name, the module that it is of, and parameters and definitions for that module.
     type Model = (&'static str, &'static str, &'static [&'static str]);
 
     /// The models that are compiled.
     const MODELS: [Model; 15] = [
-        ("nic", "nic_covered", &[]),
-        ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
+        ("nic", "nic_stepped", &["+define+NIC_COVERED"]),
+        ("nic_wide", "nic_stepped", &["-GFLOWS=8", "-GBATCH=16"]),
         ("clocked_nic", "clocked_nic", &[]),
         ("packet_fifo", "packet_fifo", &[]),
         ("receive_credits", "receive_credits", &[]),
@@ -43,8 +43,9 @@ mod verilator {
     /// Those of which millions of cycles run.
     const OPTIMIZED: [&str; 2] = ["nic", "nic_wide"];
     const RTL: &str = "../../../hw/rtl";
-    /// The NIC with a look into it.
+    /// The NIC with a look into it, and as lock-step simulation drives it.
     const COVERED: &str = "../../../hw/bench/nic_covered.sv";
+    const STEPPED: &str = "../../../hw/bench/nic_stepped.sv";
 
     pub(super) fn build() {
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -151,7 +152,7 @@ mod verilator {
         if cfg!(feature = "line-128") {
             command.arg("+define+NIC_LINE_BYTES_LOG2=7");
         }
-        command.args(&sources).arg(COVERED);
+        command.args(&sources).args([COVERED, STEPPED]);
         let output = command.output().expect("verilator starts");
         assert!(
             output.status.success(),

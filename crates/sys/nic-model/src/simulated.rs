@@ -110,7 +110,7 @@ impl BusPorts {
 
 /// How the host reaches the NIC's registers.
 enum HostBus {
-    /// Each access takes a cycle of the NIC.
+    /// A cycle of the NIC takes one access.
     Direct(BusPorts),
     /// Through a queue, from a clock of its own.
     Queued(Box<(QueuedBus, InterfaceClocks)>),
@@ -329,34 +329,59 @@ impl SimulatedNic {
 
     pub fn step(&mut self) {
         let HostBus::Direct(bus) = self.bus else {
-            return self.run_cycle();
+            return self.run_edges_of_cycle();
         };
-        let posted = self.offer_bus_write(bus);
-        self.run_cycle();
-        if posted {
-            self.model.set(bus.csr_write, 0);
-            self.model.set(bus.push_valid, 0);
+        let due = self.bus_writes.front().filter(|(at, _)| *at <= self.cycle);
+        match due.copied() {
+            Some((_, BusWrite::Register(address, value))) => {
+                self.bus_writes.pop_front();
+                self.run_cycle_with(bus, address, value);
+            }
+            Some((_, BusWrite::Push(flow, line))) => {
+                if self.run_cycle_and_push(bus, flow, &line) {
+                    self.bus_writes.pop_front();
+                }
+            }
+            None => self.run_cycle(bus),
         }
     }
 
-    fn run_cycle(&mut self) {
-        if matches!(self.bus, HostBus::Queued(_)) {
-            while !self.run_edges().has(InterfaceClock::Nic) {}
-            return;
-        }
+    /// A cycle of a NIC of one clock (`hw/bench/nic_stepped.sv`): its inputs are set, it begins with an edge, and then its outputs are there.
+    fn run_cycle(&mut self, bus: BusPorts) {
         self.settle_writes();
         self.offer_packet();
         self.offer_data();
         self.model.set(self.ports.now, self.ticks());
         self.offer_room();
-        // Outputs follow from inputs within the cycle; what they say now is what the edge sees.
-        self.model.settle();
+        self.model.tick();
+        // Of the cycle that has ended.
+        self.model.set(bus.push_valid, 0);
         self.take_packet();
         self.take_accesses();
         self.situations.note(&self.model);
-        self.model.edge();
         self.cycle += 1;
         self.settle_writes();
+    }
+
+    /// A cycle in which a register is written.
+    fn run_cycle_with(&mut self, bus: BusPorts, address: u16, value: u32) {
+        bus.offer_register(&mut self.model, address, value);
+        self.run_cycle(bus);
+        self.model.set(bus.csr_write, 0);
+    }
+
+    /// A cycle in which a line is pushed, if the NIC takes it: whether it does.
+    fn run_cycle_and_push(&mut self, bus: BusPorts, flow: u8, line: &Line) -> bool {
+        self.run_cycle(bus);
+        let takes = self.model.get(bus.push_ready) == 1;
+        if takes {
+            bus.offer_push(&mut self.model, flow, line);
+        }
+        takes
+    }
+
+    fn run_edges_of_cycle(&mut self) {
+        while !self.run_edges().has(InterfaceClock::Nic) {}
     }
 
     /// Goes on to the next edge of any clock of a clocked NIC: which have it.
@@ -436,22 +461,6 @@ impl SimulatedNic {
             assert!(self.cycle < until, "the NIC does not take {access:?}");
             self.run_edges();
         }
-    }
-
-    /// Puts the next access on the NIC's ports, if it is due and the NIC takes it.
-    fn offer_bus_write(&mut self, bus: BusPorts) -> bool {
-        let due = self.bus_writes.front().filter(|(at, _)| *at <= self.cycle);
-        match due.copied() {
-            Some((_, BusWrite::Register(address, value))) => {
-                bus.offer_register(&mut self.model, address, value);
-            }
-            Some((_, BusWrite::Push(flow, line))) if self.model.get(bus.push_ready) == 1 => {
-                bus.offer_push(&mut self.model, flow, &line);
-            }
-            _ => return false,
-        }
-        self.bus_writes.pop_front();
-        true
     }
 
     fn offer_room(&mut self) {
@@ -607,7 +616,9 @@ impl Board for SimulatedNic {
             return answer.expect("a read has an answer");
         };
         self.model.set(bus.csr_address, address.into());
-        self.run_cycle();
+        self.run_cycle(bus);
+        // The data is there a cycle later.
+        self.run_cycle(bus);
         self.model.get(bus.csr_read_data) as u32
     }
 
@@ -616,9 +627,7 @@ impl Board for SimulatedNic {
             self.access(BusAccess::Write(BusWrite::Register(address, value)));
             return;
         };
-        bus.offer_register(&mut self.model, address, value);
-        self.run_cycle();
-        self.model.set(bus.csr_write, 0);
+        self.run_cycle_with(bus, address, value);
     }
 
     fn push_line(&mut self, flow: u8, line: &Line) -> bool {
@@ -626,12 +635,6 @@ impl Board for SimulatedNic {
             self.access(BusAccess::Write(BusWrite::Push(flow, *line)));
             return true;
         };
-        if self.model.get(bus.push_ready) == 0 {
-            return false;
-        }
-        bus.offer_push(&mut self.model, flow, line);
-        self.run_cycle();
-        self.model.set(bus.push_valid, 0);
-        true
+        self.run_cycle_and_push(bus, flow, line)
     }
 }
