@@ -141,6 +141,14 @@ mod tests {
         for value in ["AP8", "AP8="] {
             assert_eq!(entries(&[("a-bin", value)]), [("a-bin".into(), vec![0, 255])]);
         }
+        let got = entries(&[("a-bin", "AP8=,AP8, AQ== ,,AgM=")]);
+        let expected: [&[u8]; 5] = [&[0, 255], &[0, 255], &[1], &[], &[2, 3]];
+        assert_eq!(got, expected.map(|value| ("a-bin".to_owned(), value.to_vec())));
+        let malformed_second = read_metadata(&list(&[("a-bin", "AP8=,A*")]));
+        assert_eq!(
+            malformed_second,
+            Err(MetadataFault::Base64 { key: "a-bin".into() })
+        );
         assert_eq!(entries(&[("a-bin", "")]), [("a-bin".into(), vec![])]);
         let malformed = read_metadata(&list(&[("a-bin", "A*")]));
         assert_eq!(malformed, Err(MetadataFault::Base64 { key: "a-bin".into() }));
@@ -170,17 +178,37 @@ mod tests {
     /// PROTOCOL-HTTP2, Requests: what belongs to the protocol is no metadata, in either direction; the rest of `grpc-` passes.
     #[test]
     fn requests_reserved_metadata() {
-        let fields = [
-            (":path", "/a/b"),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-            ("grpc-timeout", "1S"),
-            ("grpc-trace-bin", "AA"),
-            ("user-agent", "grpc-go/1.70"),
+        let of_http = [
+            ":authority",
+            ":method",
+            ":path",
+            ":protocol",
+            ":scheme",
+            ":status",
         ];
+        let of_protocol = [
+            "connection",
+            "content-length",
+            "content-type",
+            "grpc-accept-encoding",
+            "grpc-encoding",
+            "grpc-message",
+            "grpc-message-type",
+            "grpc-status",
+            "grpc-status-details-bin",
+            "grpc-timeout",
+            "host",
+            "keep-alive",
+            "te",
+            "transfer-encoding",
+            "upgrade",
+        ];
+        let passing = ["grpc-trace-bin", "grpc-previous-rpc-attempts", "user-agent"];
+        let all = of_http.iter().chain(&of_protocol).chain(&passing);
+        let fields: Vec<(&str, &str)> = all.map(|key| (*key, "AA")).collect();
         let keys: Vec<String> = entries(&fields).into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["grpc-trace-bin", "user-agent"]);
-        for key in RESERVED {
+        assert_eq!(keys, passing);
+        for key in of_protocol {
             let mut block = Vec::new();
             metadata::append(&mut block, key, b"1").unwrap();
             let refused = write_metadata(&block, &mut FieldList::new());

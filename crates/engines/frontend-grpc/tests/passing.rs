@@ -92,6 +92,34 @@ fn requests_pass_in_the_form_in_which_they_came() {
     assert_eq!(rig.share.held(), 0);
 }
 
+/// What the peer takes of a message is less than what the listener does, and a message that passes is not longer than that in the form
+/// in which it passes.
+#[test]
+fn messages_that_pass_are_within_the_bound_of_their_connection() {
+    const BYTES_MAX: u32 = 1_000;
+    for form in [MessageForm::Plain, MessageForm::Compressed] {
+        for path in [UNARY, CHAT] {
+            let mut rig = PortRig::new();
+            rig.compressed = CompressedMessages::Passed;
+            rig.message_bytes_max = BYTES_MAX;
+            let mut rig = rig.with_its_service();
+            let calls = [BYTES_MAX, BYTES_MAX + 1].map(|bytes| {
+                let call = begun(&mut rig, path, "");
+                send(&mut rig, call, form, &vec![7; bytes as usize]);
+                rig.client.half_close(call, rig.now).unwrap();
+                rig.exchange();
+                call
+            });
+            let step = rig.take().unwrap();
+            assert_eq!(message(&step).1.len(), BYTES_MAX as usize, "{form:?} {path}");
+            assert!(rig.take().is_none(), "{form:?} {path}");
+            let (status, _) = rig.ended(calls[1]);
+            assert_eq!(status.code, Code::ResourceExhausted, "{form:?} {path}");
+            assert!(status.message.contains("limit of 1000"), "{status:?}");
+        }
+    }
+}
+
 #[test]
 fn replies_pass_in_the_form_in_which_they_came() {
     let mut rig = passing();

@@ -140,6 +140,8 @@ pub(crate) struct PortRig {
     pub(crate) now: u64,
     /// What its connection does with compressed messages.
     pub(crate) compressed: CompressedMessages,
+    /// What its connection takes of a message.
+    pub(crate) message_bytes_max: u32,
 }
 
 pub(crate) fn schema() -> Schema {
@@ -235,6 +237,7 @@ impl PortRig {
             events: VecDeque::new(),
             wanted: Vec::new(),
             compressed: CompressedMessages::Decompressed,
+            message_bytes_max: MESSAGE_BYTES_MAX,
             now: 1,
         }
     }
@@ -280,7 +283,7 @@ impl PortRig {
             tables: Arc::clone(&self.tables),
             methods: Arc::new(MethodBinding::of_service(service)),
             methods_known: KnownMethods::All,
-            message_bytes_max: MESSAGE_BYTES_MAX,
+            message_bytes_max: self.message_bytes_max,
             compressed: self.compressed,
         }
     }

@@ -389,6 +389,8 @@ mod tests {
         assert!(find(&sets, |file| file.name() == "secret").is_none());
     }
 
+    /// Whoever asks for a file, by its name or by what it declares, is answered by what that imports too, from the first file to the
+    /// last, and by nothing else.
     #[test]
     fn imported_files_come_along_once() {
         let file = |name: &str, dependency: &[&str]| FileDescriptorProto {
@@ -396,20 +398,45 @@ mod tests {
             dependency: dependency.iter().map(|name| (*name).to_owned()).collect(),
             ..FileDescriptorProto::default()
         };
+        let top = FileDescriptorProto {
+            service: vec![prost_types::ServiceDescriptorProto {
+                name: Some("Top".to_owned()),
+                ..prost_types::ServiceDescriptorProto::default()
+            }],
+            ..file("top", &["one", "two"])
+        };
         let set = prost_types::FileDescriptorSet {
             file: vec![
                 file("base", &[]),
                 file("one", &["base"]),
                 file("two", &["base"]),
-                file("top", &["one", "two"]),
+                top,
                 file("other", &[]),
             ],
         };
-        let found = FilesByName::read(&set.encode_to_vec()).with_dependencies("top".to_owned());
-        let name = |bytes: &Vec<u8>| FileDescriptorProto::decode(&**bytes).unwrap().name().to_owned();
-        let mut names: Vec<_> = found.iter().map(name).collect();
-        assert_eq!(names[0], "top");
-        names.sort();
-        assert_eq!(names, ["base", "one", "top", "two"]);
+        let found = |asked: ReflectionQuestion| {
+            let set = ToldSet {
+                descriptors: set.encode_to_vec().into(),
+                services: vec!["Top".to_owned()],
+            };
+            let host = String::new();
+            let request = ReflectionRequest {
+                host,
+                asked: Some(asked),
+            };
+            let said = answer(request, vec!["Top".to_owned()], &[set]);
+            ReflectionResponse::decode(&*said).unwrap().told.unwrap()
+        };
+        for question in [
+            ReflectionQuestion::FileByFilename("top".to_owned()),
+            ReflectionQuestion::FileContainingSymbol("Top".to_owned()),
+        ] {
+            let mut names = files(found(question));
+            assert_eq!(names[0], "top");
+            names.sort();
+            assert_eq!(names, ["base", "one", "top", "two"]);
+        }
+        let of_one = files(found(ReflectionQuestion::FileByFilename("one".to_owned())));
+        assert_eq!(of_one, ["one", "base"]);
     }
 }
