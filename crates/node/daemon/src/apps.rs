@@ -624,11 +624,11 @@ impl AppServer {
             let message = format!("this app has not bound {}", log::cut(&unbind.service));
             return Err(Refusal::new(Code::NotFound, message));
         }
-        for connection in self.connections.all().values() {
-            if connection.app() == app.id() && connection.spec.serves() == Some(&unbind.service) {
+        self.connections.each_of_app(app.id(), |connection| {
+            if connection.spec.serves() == Some(&unbind.service) {
                 connection.drain();
             }
-        }
+        });
         if log::may_log_of(app.id(), app.uid()) {
             tracing::info!(app = app.id(), service = unbind.service, "unbound");
         }

@@ -103,24 +103,26 @@ impl Connector {
     /// Has calls leave those connections of a client by which an opaque service was called before this one: they had fewer
     /// methods. Calls that are under way end where they are.
     pub(crate) fn leave_opaque(&self, app: AppId, service: &str, latest: ConnectionId) {
-        self.drain_opaque(service, |open| open.app() == app && open.spec.id != latest);
+        self.connections.each_of_app(app, |open| {
+            if open.spec.id != latest && calls_opaque(open, service) {
+                open.drain();
+            }
+        });
     }
 
     /// Has all clients call services by the schemas that are known of them now.
     pub(crate) fn follow_schemas<'a>(&self, known: impl IntoIterator<Item = &'a Arc<BoundSchema>>) {
         for schema in known {
             self.services.opaque.forget(&schema.service);
-            self.drain_opaque(&schema.service, |_| true);
+            let open = self.connections.all();
+            let left = open.values().filter(|open| calls_opaque(open, &schema.service));
+            left.for_each(OpenConnection::drain);
         }
     }
+}
 
-    fn drain_opaque(&self, service: &str, is_meant: impl Fn(&OpenConnection) -> bool) {
-        let open = self.connections.all();
-        let of_service = |open: &&OpenConnection| {
-            let schema = &open.spec.schema;
-            schema.service == service && schema.schema.is_opaque()
-        };
-        let left = open.values().filter(of_service);
-        left.filter(|open| is_meant(open)).for_each(OpenConnection::drain);
-    }
+/// Whether it is a connection to this service by a schema that has nothing but names of methods.
+fn calls_opaque(open: &OpenConnection, service: &str) -> bool {
+    let schema = &open.spec.schema;
+    schema.service == service && schema.schema.is_opaque()
 }

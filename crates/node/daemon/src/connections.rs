@@ -7,7 +7,7 @@
 //! ```
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use provost_datapath::{ConnectionSignals, EngineStart, Packets, RestoreError};
@@ -28,6 +28,7 @@ use crate::runtimes::Runtimes;
 
 pub(crate) struct ConnectionRegistry {
     open: RefCell<HashMap<ConnectionId, OpenConnection>>,
+    by_app: RefCell<ConnectionsByApp>,
     next_id: Cell<ConnectionId>,
     /// How many there may be.
     pub(crate) permits: Permits,
@@ -57,6 +58,25 @@ pub(crate) struct OpenConnection {
     pub(crate) without: Vec<EngineTag>,
     /// Why it has not migrated to the transport that its route names, if it should have.
     pub(crate) stays_because: Option<String>,
+}
+
+/// Which connections an app has, of thousands that others have.
+#[derive(Default)]
+struct ConnectionsByApp(BTreeSet<(AppId, ConnectionId)>);
+
+impl ConnectionsByApp {
+    fn add(&mut self, app: AppId, connection: ConnectionId) {
+        self.0.insert((app, connection));
+    }
+
+    fn remove(&mut self, app: AppId, connection: ConnectionId) {
+        self.0.remove(&(app, connection));
+    }
+
+    fn of(&self, app: AppId) -> impl Iterator<Item = ConnectionId> {
+        let own = self.0.range((app, ConnectionId::MIN)..=(app, ConnectionId::MAX));
+        own.map(|(_, id)| *id)
+    }
 }
 
 impl OpenConnection {
@@ -99,6 +119,7 @@ impl ConnectionRegistry {
     pub(crate) fn new(permits: Permits) -> ConnectionRegistry {
         ConnectionRegistry {
             open: RefCell::default(),
+            by_app: RefCell::default(),
             next_id: Cell::new(1),
             permits,
             peer_shares: PeerShares::default(),
@@ -143,6 +164,13 @@ impl ConnectionRegistry {
         RefMut::filter_map(self.open.borrow_mut(), |open| open.get_mut(&id)).ok()
     }
 
+    /// Looks at those of one app, whatever others have.
+    pub(crate) fn each_of_app(&self, app: AppId, mut look: impl FnMut(&OpenConnection)) {
+        let open = self.open.borrow();
+        let by_app = self.by_app.borrow();
+        by_app.of(app).filter_map(|id| open.get(&id)).for_each(&mut look);
+    }
+
     /// Logs each of them as one that goes on after a hot restart.
     pub(crate) fn report_restored(&self) {
         let open = self.open.borrow();
@@ -168,6 +196,7 @@ impl ConnectionRegistry {
     pub(crate) fn forget(&self, id: ConnectionId) -> Option<Arc<ConnectionSpec>> {
         let gone = self.open.borrow_mut().remove(&id);
         if let Some(connection) = &gone {
+            self.by_app.borrow_mut().remove(connection.app(), id);
             self.packets_gone.add(connection.signals.packets().read());
         }
         self.ended.notify_one();
@@ -177,13 +206,12 @@ impl ConnectionRegistry {
 
     /// Forgets the connections of an app that is gone.
     pub(crate) fn forget_app(&self, app: AppId) {
-        let all = self.open.borrow();
-        let own = all.iter().filter(|(_, connection)| connection.app() == app);
-        let own: Vec<(ConnectionId, u32)> = own.map(|(id, connection)| (*id, connection.user())).collect();
-        drop(all);
-        for (id, user) in own {
-            self.forget(id);
-            if log::may_log_of(app, user) {
+        let own: Vec<ConnectionId> = self.by_app.borrow().of(app).collect();
+        for id in own {
+            let Some(spec) = self.forget(id) else {
+                continue;
+            };
+            if log::may_log_of(app, spec.app.identity.uid) {
                 tracing::info!(
                     connection = id,
                     app,
@@ -295,6 +323,7 @@ impl ConnectionOpening {
         if connections.is_draining() {
             open.drain();
         }
+        connections.by_app.borrow_mut().add(open.app(), id);
         connections.open.borrow_mut().insert(id, open);
         connections.changed.notify_one();
         Ok(EnteredConnection {
@@ -337,5 +366,26 @@ impl EnteredConnection {
     /// It does not open after all.
     pub(crate) fn abandon(self, connections: &ConnectionRegistry) {
         connections.forget(self.connection.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ConnectionsByApp;
+
+    #[test]
+    fn an_apps_connections_are_found_until_they_end() {
+        let mut all = ConnectionsByApp::default();
+        for (app, connection) in [(1, 10), (2, 11), (1, u64::MAX), (3, 0), (1, 0)] {
+            all.add(app, connection);
+        }
+        let of = |all: &ConnectionsByApp, app| all.of(app).collect::<Vec<_>>();
+        assert_eq!(of(&all, 1), [0, 10, u64::MAX]);
+        assert_eq!(of(&all, 2), [11]);
+        assert!(of(&all, 4).is_empty());
+        all.remove(1, 10);
+        all.remove(2, 10);
+        assert_eq!(of(&all, 1), [0, u64::MAX]);
+        assert_eq!(of(&all, 2), [11]);
     }
 }

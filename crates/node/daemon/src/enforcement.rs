@@ -8,7 +8,6 @@ use provost_engine::Side;
 use crate::app_registry::AttachedApp;
 use crate::authority::{AppAction, AskingApp, may_bind, may_connect, openness, owner};
 use crate::config::Config;
-use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
 
 /// Ends what the configuration in effect does not allow any more: apps whose names are not theirs, services that they may
@@ -70,16 +69,12 @@ fn end_bindings(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
 }
 
 fn end_connections(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
-    let is_own = |connection: &&OpenConnection| {
-        connection.app() == app.id() && connection.context.side == Side::Client
-    };
-    let all = plane.connections.all();
-    let mut services: Vec<Arc<str>> = all
-        .values()
-        .filter(is_own)
-        .map(|connection| Arc::clone(&connection.context.service))
-        .collect();
-    drop(all);
+    let mut services: Vec<Arc<str>> = Vec::new();
+    plane.connections.each_of_app(app.id(), |connection| {
+        if connection.context.side == Side::Client {
+            services.push(Arc::clone(&connection.context.service));
+        }
+    });
     services.sort();
     services.dedup();
     for service in services {
@@ -97,12 +92,12 @@ fn end_connections(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
 
 /// Has an app's connections to a service finish their calls and end.
 fn drain(plane: &ControlPlane, app: &AttachedApp, service: &str, side: Side) {
-    for connection in plane.connections.all().values() {
+    plane.connections.each_of_app(app.id(), |connection| {
         let context = &connection.context;
-        if connection.app() == app.id() && context.side == side && *context.service == *service {
+        if context.side == side && *context.service == *service {
             connection.drain();
         }
-    }
+    });
 }
 
 /// Says that apps may do everything, if they may.
