@@ -19,6 +19,7 @@ const FAILED: u8 = 3;
 const STATE: u8 = 5;
 const RESTORED: u8 = 7;
 const COMMIT: u8 = 8;
+const PARTIES: u8 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -35,13 +36,17 @@ pub enum Fault {
     EndsAtTheState,
     /// It is given the state, and says nothing.
     HangsAtTheState,
+    /// It takes apps and callers in batches, and ends when the first has come.
+    EndsAmongParties,
+    /// It says that it cannot go on with the first of them.
+    DeclinesAmongParties,
     /// It says that it has restored the state, and ends.
     EndsBeforeTheCommit,
     /// It says that it has restored the state, and does not go on.
     HangsAtTheCommit,
 }
 
-pub const FAULTS: [Fault; 9] = [
+pub const FAULTS: [Fault; 11] = [
     Fault::EndsAtOnce,
     Fault::Hangs,
     Fault::TalksNonsense,
@@ -49,6 +54,8 @@ pub const FAULTS: [Fault; 9] = [
     Fault::Declines,
     Fault::EndsAtTheState,
     Fault::HangsAtTheState,
+    Fault::EndsAmongParties,
+    Fault::DeclinesAmongParties,
     Fault::EndsBeforeTheCommit,
     Fault::HangsAtTheCommit,
 ];
@@ -65,6 +72,8 @@ impl Fault {
             Fault::Declines => "declines",
             Fault::EndsAtTheState => "ends-at-the-state",
             Fault::HangsAtTheState => "hangs-at-the-state",
+            Fault::EndsAmongParties => "ends-among-parties",
+            Fault::DeclinesAmongParties => "declines-among-parties",
             Fault::EndsBeforeTheCommit => "ends-before-the-commit",
             Fault::HangsAtTheCommit => "hangs-at-the-commit",
         }
@@ -106,6 +115,16 @@ pub fn run(fault: Fault) -> Result<(), String> {
             old.wait_for_letter(STATE)?;
             hang();
         }
+        Fault::EndsAmongParties => {
+            old.takes_parties_last()?;
+            old.wait_for_letter(PARTIES)?;
+        }
+        Fault::DeclinesAmongParties => {
+            old.takes_parties_last()?;
+            old.wait_for_letter(PARTIES)?;
+            old.letter(FAILED, b"\x0a\x0bnot my type")?;
+            hang();
+        }
         Fault::EndsBeforeTheCommit => {
             old.ready(FORMAT)?;
             old.letter(RESTORED, b"")?;
@@ -142,6 +161,14 @@ impl Old<'_> {
     fn ready(&self, format: u8) -> Result<(), String> {
         // It says that it goes on with gRPC clients and calls of other nodes, so that they are among what it is given.
         self.letter(READY, &[0x0a, 1, b'x', 0x10, format, 0x18, 1, 0x28, 1])
+    }
+
+    /// As [`Old::ready`], and that it takes apps and callers last.
+    fn takes_parties_last(&self) -> Result<(), String> {
+        self.letter(
+            READY,
+            &[0x0a, 1, b'x', 0x10, FORMAT, 0x18, 1, 0x28, 1, 0x30, 1, 0x38, 1],
+        )
     }
 
     /// Waits for a letter with this field.

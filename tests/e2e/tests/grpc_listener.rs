@@ -627,7 +627,12 @@ fn hot_restarts_keep_connections_calls_and_streams() {
         let proxy = CountingProxy::to(&place(&world.node, "web"));
         let probe = GrpcProbe::at(&proxy.place());
         let traffic = SteadyTraffic::begin(&probe, "hot");
-        for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+        for fault in [
+            Fault::EndsAtTheState,
+            Fault::EndsAmongParties,
+            Fault::DeclinesAmongParties,
+            Fault::EndsBeforeTheCommit,
+        ] {
             world.node.set_faulty_successor(fault);
             let reason = world.node.try_replace().expect_err("it fails");
             println!("{reason}");
@@ -680,14 +685,35 @@ fn idle_clients(place: &str, count: usize) -> Vec<GrpcProbe> {
     clients
 }
 
-/// Page faults of each process that has taken over, while nobody served.
-fn faults_of_restoring(node: &Node) -> Vec<u64> {
+/// What each process that has taken over says of that.
+fn told_of_restoring(node: &Node, what: &str) -> Vec<u64> {
     let log = node.program.log();
     let lines = log
         .lines()
         .filter(|line| line.contains("the state of another process has been restored"));
-    let faults = lines.filter_map(|line| line.split(" faults=").nth(1)?.split(' ').next()?.parse().ok());
-    faults.collect()
+    let of_line = |line: &str| {
+        let told = line.split(&format!(" {what}=")).nth(1)?;
+        told.split(' ').next()?.parse().ok()
+    };
+    lines.filter_map(of_line).collect()
+}
+
+/// Connections of clients are made while others are still being saved, and so are their servers' ends.
+#[test]
+fn connections_are_made_as_clients_come() {
+    const CLIENTS: u64 = 150;
+    watched(|| {
+        let mut world = GrpcWorld::new();
+        let _clients = idle_clients(&place(&world.node, "web"), CLIENTS as usize);
+        println!("{:?}", world.node.replace());
+        let mut made = Vec::new();
+        eventually("the new process has told it", WAIT_MAX, || {
+            made = told_of_restoring(&world.node, "made_as_they_came");
+            !made.is_empty()
+        });
+        // Of each client its own end, and the server's.
+        assert!(made[0] >= 2 * CLIENTS, "{made:?}");
+    });
 }
 
 #[test]
@@ -705,7 +731,8 @@ fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
         let mut faults = Vec::new();
         // A process tells it when it serves.
         eventually("the last process has told it", WAIT_MAX, || {
-            faults = faults_of_restoring(&world.node);
+            // Page faults while nobody served.
+            faults = told_of_restoring(&world.node, "faults");
             faults.len() == 1 + RESTARTS
         });
         println!("{faults:?}");

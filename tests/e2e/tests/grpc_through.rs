@@ -81,7 +81,12 @@ fn hot_restarts_keep_both_connections_and_all_calls() {
         let mut setting = ThroughSetting::leading_to(&endpoint, "", server);
         let to_node = CountingProxy::to(&place(&setting.node, "web"));
         let traffic = SteadyTraffic::begin(&GrpcProbe::at(&to_node.place()), "hot");
-        for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+        for fault in [
+            Fault::EndsAtTheState,
+            Fault::EndsAmongParties,
+            Fault::DeclinesAmongParties,
+            Fault::EndsBeforeTheCommit,
+        ] {
             setting.node.set_faulty_successor(fault);
             println!("{}", setting.node.try_replace().expect_err("it fails"));
             traffic.go_on();

@@ -758,6 +758,7 @@ async fn succeed(
     tracing::info!(
         received_us = taken.received.as_micros() as u64,
         made_us = taken.made.as_micros() as u64,
+        made_as_they_came = taken.restored.made_as_they_came,
         faults = taken.faults,
         "the state of another process has been restored"
     );

@@ -42,8 +42,8 @@ use crate::worker::{NextStep, RuntimeWorker, WorkerState};
 const ORDERS_MAX: usize = 4;
 /// How long the control plane may take to hear the last events of a runtime that freezes.
 const EVENTS_WAIT_NS: Nanos = 500_000_000;
-/// Apps and callers that are saved before somebody else can go on with what was saved.
-const BATCH_APPS: usize = 64;
+/// Apps and callers, with their connections, that are saved before somebody else can go on with what was saved.
+const BATCH_WEIGHT: usize = 128;
 
 impl<P: RuntimePlatform> RuntimeWorker<P> {
     /// Rests until it is told what next.
@@ -141,20 +141,27 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         for (_, path) in self.paths.iter() {
             paths.entry(path.app).or_default().push(path);
         }
-        let mut batch = SavedApps::default();
-        for (number, app) in self.apps.iter() {
+        let (mut batch, mut weight) = (SavedApps::default(), 0);
+        // Whoever goes on with callers needs the apps first that serve them.
+        let apps = self.apps.iter().filter(|(_, app)| !app.is_caller());
+        let callers = self.apps.iter().filter(|(_, app)| app.is_caller());
+        for (number, app) in apps.chain(callers) {
             if app.is_caller_that_leaves() {
                 // Nobody is to go on with it.
                 continue;
             }
             let own = paths.remove(&number).unwrap_or_default();
+            weight += 1 + own.len();
             match save_app(app, &own, around) {
                 Ok(app) => batch.apps.push(app),
                 Err(error) if app.is_caller() => batch.left_out.push((app.id, error.to_string())),
                 Err(error) => return Err(error),
             }
-            if batch.apps.len() >= BATCH_APPS && batches(std::mem::take(&mut batch)).is_break() {
-                return Ok(());
+            if weight >= BATCH_WEIGHT {
+                weight = 0;
+                if batches(std::mem::take(&mut batch)).is_break() {
+                    return Ok(());
+                }
             }
         }
         // Whether more is wanted does not matter: there is no more.

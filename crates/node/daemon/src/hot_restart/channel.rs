@@ -7,11 +7,16 @@
 //!   Documents                      ─────►      compiles schemas
 //!                                  ◄─────    Ready (or Failed)
 //!   [ freezes ]
-//!   State, Descriptors…            ─────►      restores
+//!   Rest, Descriptors…             ─────►      opens what the node has beside its apps
+//!   Parties, Descriptors…          ─────►      restores them while the old one saves others; as often as there are batches
+//!   Complete                       ─────►      restores what waited for others
 //!                                  ◄─────    Restored (or Failed)
 //!   Commit                         ─────►
 //!                                  ◄─────    Committed: from here on it goes on, and the old one does not
 //! ```
+//!
+//! A process of a version that does not say that it takes parties last gets State in the place of Rest, Parties and Complete: all of it at
+//! once, or gRPC clients as Parties before it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,7 +41,7 @@ const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Letter {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub(super) body: Option<Body>,
 }
 
@@ -55,7 +60,7 @@ pub(super) enum Body {
     /// A document that the next letters are about, in the memfd beside this one.
     #[prost(message, tag = "4")]
     Document(Document),
-    /// The state; the document came before, the descriptors come next.
+    /// The state, or what did not come before it, and nothing comes after it; the document came before, the descriptors come next.
     #[prost(message, tag = "5")]
     State(State),
     /// The next descriptors, beside this one.
@@ -70,9 +75,17 @@ pub(super) enum Body {
     /// The new one goes on from here.
     #[prost(message, tag = "9")]
     Committed(Committed),
-    /// Some of the callers of the state; the document came before, the descriptors come next. To a process that says that it reads them.
+    /// Some of the apps and callers of the state; the document came before, the descriptors come next. To a process that says that it
+    /// reads them.
     #[prost(message, tag = "10")]
-    Callers(CallersFollow),
+    Parties(PartiesFollow),
+    /// The state but for apps and callers, which come next; the document came before, the descriptors come next. To a process that says
+    /// that it takes those last.
+    #[prost(message, tag = "11")]
+    Rest(State),
+    /// All of the state has come.
+    #[prost(message, tag = "12")]
+    Complete(Complete),
 }
 
 /// See [`Body::Hello`].
@@ -102,9 +115,12 @@ pub(super) struct Ready {
     /// The newest version of the state of calls of other nodes that it reads; 0 if it goes on with none.
     #[prost(uint32, tag = "5")]
     pub(super) relays: u32,
-    /// Whether it takes callers before the rest of the state ([`Body::Callers`]).
+    /// Whether it takes gRPC clients before the rest of the state.
     #[prost(bool, tag = "6")]
     pub(super) takes_callers_first: bool,
+    /// Whether it takes apps and callers behind the rest of the state, in batches.
+    #[prost(bool, tag = "7")]
+    pub(super) takes_parties_last: bool,
 }
 
 /// Which states of a kind of engine a process reads.
@@ -134,7 +150,7 @@ pub(super) struct Document {
     pub(super) checksum: u64,
 }
 
-/// See [`Body::State`].
+/// See [`Body::State`] and [`Body::Rest`].
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct State {
     /// How many descriptors come.
@@ -142,13 +158,17 @@ pub(super) struct State {
     pub(super) descriptors: u64,
 }
 
-/// How much comes with [`Body::Callers`].
+/// How much comes with [`Body::Parties`].
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct CallersFollow {
+pub(super) struct PartiesFollow {
     /// How many descriptors come.
     #[prost(uint64, tag = "1")]
     pub(super) descriptors: u64,
 }
+
+/// See [`Body::Complete`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Complete {}
 
 /// See [`Body::Descriptors`].
 #[derive(Clone, PartialEq, Message)]
@@ -263,31 +283,14 @@ impl Channel {
     /// The document that comes next.
     pub(super) fn receive_document(&self, limit: Duration) -> Result<Vec<u8>, ChannelError> {
         let (body, descriptors) = self.receive(limit)?;
-        let (Body::Document(document), Ok([memory])) = (&body, <[OwnedFd; 1]>::try_from(descriptors)) else {
-            return Err(unexpected(&body, "a document"));
-        };
-        let bytes = document.bytes;
-        if bytes == 0 {
-            return Ok(Vec::new());
-        }
-        let limits = MemfdLimits {
-            bytes_min: bytes,
-            bytes_max: bytes.min(DOCUMENT_BYTES_MAX),
-            seals: SEALS_FIXED_SIZE,
-        };
-        let memory = Memfd::verify_foreign(memory, limits)?;
-        let mut content = vec![0; bytes as usize];
-        let mut at = 0;
-        while at < content.len() {
-            match memory.read_at(at as u64, &mut content[at..])? {
-                0 => return Err(ChannelError::Damaged { bytes }),
-                read => at += read,
-            }
-        }
-        if checksum(&content) == document.checksum {
-            Ok(content)
-        } else {
-            Err(ChannelError::Damaged { bytes })
+        document_of(&body, descriptors)
+    }
+
+    /// The next document of the state, unless all of it has come.
+    pub(super) fn receive_of_state(&self, limit: Duration) -> Result<Option<Vec<u8>>, ChannelError> {
+        match self.receive(limit)? {
+            (Body::Complete(_), _) => Ok(None),
+            (body, descriptors) => document_of(&body, descriptors).map(Some),
         }
     }
 
@@ -387,6 +390,36 @@ fn left(until: Instant, limit: Duration) -> Result<Wait, ChannelError> {
     }
 }
 
+/// The document beside a letter.
+fn document_of(body: &Body, descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, ChannelError> {
+    let (Body::Document(document), Ok([memory])) = (body, <[OwnedFd; 1]>::try_from(descriptors)) else {
+        return Err(unexpected(body, "a document"));
+    };
+    let bytes = document.bytes;
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let limits = MemfdLimits {
+        bytes_min: bytes,
+        bytes_max: bytes.min(DOCUMENT_BYTES_MAX),
+        seals: SEALS_FIXED_SIZE,
+    };
+    let memory = Memfd::verify_foreign(memory, limits)?;
+    let mut content = vec![0; bytes as usize];
+    let mut at = 0;
+    while at < content.len() {
+        match memory.read_at(at as u64, &mut content[at..])? {
+            0 => return Err(ChannelError::Damaged { bytes }),
+            read => at += read,
+        }
+    }
+    if checksum(&content) == document.checksum {
+        Ok(content)
+    } else {
+        Err(ChannelError::Damaged { bytes })
+    }
+}
+
 /// What to answer to a letter that was not expected.
 pub(super) fn unexpected(body: &Body, expected: &'static str) -> ChannelError {
     let said = match body {
@@ -399,7 +432,9 @@ pub(super) fn unexpected(body: &Body, expected: &'static str) -> ChannelError {
         Body::Restored(_) => "that it has restored",
         Body::Commit(_) => "to commit",
         Body::Committed(_) => "that it has committed",
-        Body::Callers(_) => "some callers",
+        Body::Parties(_) => "some apps or callers",
+        Body::Rest(_) => "the rest of a state",
+        Body::Complete(_) => "that all has come",
     };
     let said = said.to_owned();
     ChannelError::Unexpected { said, expected }

@@ -12,8 +12,8 @@ use prost::Message;
 use provost_shm::{Doorbell, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings};
 use provost_wire::limits::RING_SLOTS_MIN;
 
-use super::channel::{Body, CallersFollow, Channel, ChannelError, Hello, State};
-use super::state::{App, FORMAT, FirstCallers, GrpcClient, Node as NodeState, Policies, Preview};
+use super::channel::{Body, Channel, ChannelError, Complete, Hello, PartiesFollow, State};
+use super::state::{App, FORMAT, GrpcClient, Node as NodeState, Parties, Policies, Preview};
 use super::succeed::Predecessor;
 use crate::config::Sources;
 use crate::policies::Registry;
@@ -29,9 +29,11 @@ const HEAP_BYTES: u64 = 1 << 20;
 const APPS_MAX: u8 = 3;
 /// First bytes from this one on say that callers come before the rest.
 const CALLERS_FIRST: u8 = 128;
+/// First bytes from this one on say that apps and callers come behind the rest.
+const PARTIES_LAST: u8 = 192;
 
 /// The first byte says for how many apps there are descriptors, and whether the rest is the state, in its own form, or callers that come
-/// before a state of nothing else.
+/// before a state of nothing else, or apps and callers that come behind it.
 ///
 /// # Panics
 /// When the process goes on with what was not committed.
@@ -44,9 +46,9 @@ pub fn saved_node(input: &[u8]) {
 
 /// What the new process says of a state; it ends, as it is told nothing more.
 fn take_over(kind: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
-    let callers_first = kind >= CALLERS_FIRST;
-    let apps = (kind % CALLERS_FIRST) % (APPS_MAX + 1);
-    let (descriptors, (old, new)) = (descriptors(apps)?, Channel::pair()?);
+    let apps = kind % (APPS_MAX + 1);
+    let (of_rest, of_apps) = (vec![control_descriptor()?], descriptors(apps)?);
+    let (old, new) = Channel::pair()?;
     let (new, socket) = (new.try_clone_descriptor()?, control_socket());
     let parts = NodeParts {
         config: config(&socket),
@@ -57,12 +59,26 @@ fn take_over(kind: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
         let old = scope.spawn(|| {
             let old = old;
             greet(&old, &socket)?;
-            if callers_first {
-                send_callers(&old, state)?;
-                transfer_state(&old, &seed_node().encode_to_vec(), &descriptors)
-            } else {
-                transfer_state(&old, state, &descriptors)
+            let rest = seed_node().encode_to_vec();
+            let parties = |descriptors| Body::Parties(PartiesFollow { descriptors });
+            let all = |descriptors| Body::State(State { descriptors });
+            match kind {
+                PARTIES_LAST.. => {
+                    let before = |descriptors| Body::Rest(State { descriptors });
+                    send_part(&old, &rest, before, &of_rest)?;
+                    send_part(&old, state, parties, &of_apps)?;
+                    old.send(Body::Complete(Complete {}), WAIT_MAX)?;
+                }
+                CALLERS_FIRST.. => {
+                    send_part(&old, state, parties, &[])?;
+                    send_part(&old, &rest, all, &of_rest)?;
+                }
+                _ => {
+                    let everything: Vec<OwnedFd> = of_rest.into_iter().chain(of_apps).collect();
+                    send_part(&old, state, all, &everything)?;
+                }
             }
+            Ok(old.receive(WAIT_MAX)?.0)
         });
         let restored = Node::hot_restart(parts, Predecessor::at(new));
         assert!(restored.is_err(), "it goes on with what was not committed");
@@ -96,11 +112,16 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
         ..GrpcClient::default()
     };
     // Its socket is missing, so it is left out.
-    let callers = FirstCallers {
+    let callers = Parties {
         grpc_clients: vec![client],
-        ..FirstCallers::default()
+        ..Parties::default()
     };
-    let callers = [vec![CALLERS_FIRST], callers.encode_to_vec()].concat();
+    let callers_first = [vec![CALLERS_FIRST], callers.encode_to_vec()].concat();
+    let all = Parties {
+        apps: vec![app.clone()],
+        ..callers
+    };
+    let parties_last = [vec![PARTIES_LAST + 1], all.encode_to_vec()].concat();
     let with_app = NodeState {
         apps: vec![app],
         ..node.clone()
@@ -111,7 +132,9 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
         seed(1, &with_app),
         seed(2, &with_app),
         vec![CALLERS_FIRST],
-        callers,
+        callers_first,
+        vec![PARTIES_LAST],
+        parties_last,
     ]
 }
 
@@ -145,27 +168,27 @@ fn greet(channel: &Channel, socket: &Path) -> Result<(), ChannelError> {
     Ok(())
 }
 
-/// Sends callers that have no descriptors.
-fn send_callers(channel: &Channel, callers: &[u8]) -> Result<(), ChannelError> {
-    channel.send_document(callers, WAIT_MAX)?;
-    channel.send(Body::Callers(CallersFollow { descriptors: 0 }), WAIT_MAX)
+/// Sends a document, what it is, and the descriptors beside it.
+fn send_part(
+    channel: &Channel,
+    document: &[u8],
+    kind: impl FnOnce(u64) -> Body,
+    descriptors: &[OwnedFd],
+) -> Result<(), ChannelError> {
+    channel.send_document(document, WAIT_MAX)?;
+    channel.send(kind(descriptors.len() as u64), WAIT_MAX)?;
+    channel.send_descriptors(descriptors, WAIT_MAX)
 }
 
-/// What the old process says, until it is told that the state is restored, or why it is not: the last word of the new one.
-fn transfer_state(channel: &Channel, state: &[u8], descriptors: &[OwnedFd]) -> Result<Body, ChannelError> {
-    channel.send_document(state, WAIT_MAX)?;
-    let count = State {
-        descriptors: descriptors.len() as u64,
-    };
-    channel.send(Body::State(count), WAIT_MAX)?;
-    channel.send_descriptors(descriptors, WAIT_MAX)?;
-    Ok(channel.receive(WAIT_MAX)?.0)
-}
-
-/// The control socket, and what each app has: its own socket, its send heap, its doorbell, its rings.
-fn descriptors(apps: u8) -> io::Result<Vec<OwnedFd>> {
+/// The descriptor of a control socket.
+fn control_descriptor() -> io::Result<OwnedFd> {
     let (control, _) = UnixStream::pair()?;
-    let mut all = vec![control.into()];
+    Ok(control.into())
+}
+
+/// What each app has: its own socket, its send heap, its doorbell, its rings.
+fn descriptors(apps: u8) -> io::Result<Vec<OwnedFd>> {
+    let mut all = Vec::new();
     for _ in 0..apps {
         let (own, _) = PacketSocket::pair()?;
         let heap = Memfd::create("fuzz-heap", HEAP_BYTES).map_err(io::Error::from)?;
@@ -217,7 +240,9 @@ mod tests {
             assert!(matches!(said, Err(ChannelError::Failed(_))), "{said:?}");
         }
         // What is told after the new process has ended reaches nobody.
-        let said = take_over(CALLERS_FIRST, &[0xff; 9]).unwrap();
-        assert!(said.is_err(), "{said:?}");
+        for kind in [CALLERS_FIRST, PARTIES_LAST] {
+            let said = take_over(kind, &[0xff; 9]).unwrap();
+            assert!(said.is_err(), "{said:?}");
+        }
     }
 }

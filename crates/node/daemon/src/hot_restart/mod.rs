@@ -14,7 +14,7 @@
 //! - `channel`: what the two say to each other.
 //! - `state`: what is transferred.
 //! - `replace`: the old process's part; `save`: how it puts the state together.
-//! - `succeed`: the new process's part; `restore`: how it makes a service of the state; `memory_reserve`: in memory that is there.
+//! - `succeed`: the new process's part; `restore`: how it makes a service of the state, as that comes; `memory_reserve`: in memory that is there.
 
 mod callers;
 mod channel;
@@ -24,6 +24,7 @@ mod memory_reserve;
 mod replace;
 mod restore;
 mod restore_client;
+mod restore_connections;
 mod restore_end;
 mod restore_relay;
 mod save;

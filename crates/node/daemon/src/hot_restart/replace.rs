@@ -12,8 +12,10 @@ use provost_frontend_grpc::PORT_STATE_VERSION;
 use provost_runtime::RELAY_STATE_VERSION;
 use tokio::sync::mpsc;
 
-use super::channel::{Body, CallersFollow, Channel, ChannelError, Commit, Hello, Ready, State, unexpected};
-use super::save::{self, Saved, SavedCallers};
+use super::channel::{
+    Body, Channel, ChannelError, Commit, Complete, Hello, PartiesFollow, Ready, State, unexpected,
+};
+use super::save::{self, SavedDocument, SavedPart, StateOrder};
 use super::state::FORMAT;
 use super::{HOT_RESTART_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::control_plane::ControlPlane;
@@ -29,8 +31,8 @@ const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
 const CLIENTS_WAIT: Duration = Duration::from_secs(2);
 /// How long what is done for apps may take to come to a point where it can be left.
 const REQUESTS_WAIT: Duration = Duration::from_secs(2);
-/// Batches of callers that wait to be sent.
-const CALLERS_TO_SEND_MAX: usize = 4;
+/// Parts of the state that wait to be sent.
+const PARTS_TO_SEND_MAX: usize = 4;
 /// What the new process does when it gets the state, for people.
 const RESTORE_PHASE: &str = "was to restore the state";
 
@@ -96,15 +98,18 @@ pub(crate) async fn replace(
     );
     let froze = Instant::now();
     let frozen = plane.runtimes.freeze(limit).await?;
-    let (callers, callers_to_send) = mpsc::channel(CALLERS_TO_SEND_MAX);
+    let (parts, parts_to_send) = mpsc::channel(PARTS_TO_SEND_MAX);
+    let order = state_order(&ready);
     let reader = save::StateReader {
         known: &known,
         newest_forms: newest_forms(&ready),
-        callers: ready.takes_callers_first.then_some(callers),
+        order,
+        parts,
     };
     let receiver = StateReceiver {
         successor,
-        callers: callers_to_send,
+        order,
+        parts: parts_to_send,
         limit,
     };
     let handed = transfer_state(plane, &frozen, receiver, reader).await;
@@ -154,6 +159,14 @@ fn carried_clients(ready: &Ready) -> CarriedClients {
     }
 }
 
+fn state_order(ready: &Ready) -> StateOrder {
+    match (ready.takes_parties_last, ready.takes_callers_first) {
+        (true, _) => StateOrder::PartiesLast,
+        (false, true) => StateOrder::ClientsFirst,
+        (false, false) => StateOrder::AtOnce,
+    }
+}
+
 /// Has nodes whose calls go on to gRPC servers connect anew, if the other process does not go on with them.
 async fn see_relays_off(plane: &ControlPlane, ready: &Ready) {
     if ready.relays < RELAY_STATE_VERSION {
@@ -182,14 +195,15 @@ struct TransferredState {
     connections: usize,
 }
 
-/// Who gets the state, and the callers that it gets before the rest.
+/// Who gets the state, part by part.
 struct StateReceiver {
     successor: Successor,
-    callers: mpsc::Receiver<SavedCallers>,
+    order: StateOrder,
+    parts: mpsc::Receiver<SavedPart>,
     limit: Duration,
 }
 
-/// Callers are sent while others are saved, so that the successor makes some meanwhile.
+/// Parts are sent while others are saved, so that the successor restores some meanwhile.
 async fn transfer_state(
     plane: &ControlPlane,
     frozen: &[FrozenRuntime],
@@ -199,65 +213,94 @@ async fn transfer_state(
     let limit = receiver.limit;
     let save = async {
         let saved = save::node(plane, frozen, &reader).await;
-        // Who sends them waits for no more.
+        // Who sends the parts waits for no more.
         drop(reader);
         (saved, Instant::now())
     };
-    let send = in_background(move || receiver.send_callers());
+    let send = in_background(move || receiver.send());
     let ((saved, saved_at), sent) = tokio::join!(save, send);
     // If they were not sent, nobody has taken them, and why is known here.
-    let (sent, saved) = (sent?, saved?);
-    let descriptors = sent.descriptors() + saved.descriptors.len();
-    let connections = saved.connections;
-    let state_bytes = in_background(move || {
-        let SentCallers {
-            successor,
-            bytes,
-            callers,
-        } = sent;
-        let of_the_rest = successor.transfer_state(&saved, limit)?;
+    let sent = sent?;
+    saved?;
+    let transferred = TransferredState {
+        saved_at,
+        state_bytes: sent.bytes,
+        descriptors: sent.descriptors,
+        connections: sent.connections,
+    };
+    in_background(move || {
+        let SentState { successor, parts, .. } = sent;
+        successor.go_on(limit)?;
         // To free them takes time, and the successor serves now.
-        drop(callers);
-        Ok(bytes + of_the_rest)
+        drop(parts);
+        Ok(())
     })
     .await?;
-    Ok(TransferredState {
-        saved_at,
-        state_bytes,
-        descriptors,
-        connections,
-    })
+    Ok(transferred)
 }
 
-/// What the successor has been given before the rest.
-struct SentCallers {
+/// What the successor has been given.
+struct SentState {
     successor: Successor,
     bytes: u64,
-    callers: Vec<SavedCallers>,
-}
-
-impl SentCallers {
-    fn descriptors(&self) -> usize {
-        self.callers.iter().map(|sent| sent.descriptors.len()).sum()
-    }
+    descriptors: usize,
+    connections: usize,
+    parts: Vec<SavedPart>,
 }
 
 impl StateReceiver {
-    /// Sends callers as they come, until no more come.
-    fn send_callers(mut self) -> Result<SentCallers, UpgradeError> {
-        let (mut bytes, mut callers) = (0, Vec::new());
-        while let Some(saved) = self.callers.blocking_recv() {
-            let document = saved.callers.encode_to_vec();
-            let sent = self.successor.send_callers(&document, &saved, self.limit);
-            sent.map_err(|error| self.successor.failed(RESTORE_PHASE, error))?;
-            bytes += document.len() as u64;
-            callers.push(saved);
-        }
-        Ok(SentCallers {
+    /// Sends parts as they come, until no more come.
+    fn send(mut self) -> Result<SentState, UpgradeError> {
+        let mut sent = SentState {
             successor: self.successor,
-            bytes,
-            callers,
-        })
+            bytes: 0,
+            descriptors: 0,
+            connections: 0,
+            parts: Vec::new(),
+        };
+        while let Some(part) = self.parts.blocking_recv() {
+            let told = match &part {
+                SavedPart::Parties(parties) => {
+                    let kind = |descriptors| Body::Parties(PartiesFollow { descriptors });
+                    sent.send_document(parties, kind, self.limit)
+                }
+                SavedPart::Rest(rest) => {
+                    let kind = |descriptors| match self.order {
+                        StateOrder::PartiesLast => Body::Rest(State { descriptors }),
+                        StateOrder::AtOnce | StateOrder::ClientsFirst => Body::State(State { descriptors }),
+                    };
+                    sent.send_document(rest, kind, self.limit)
+                }
+                SavedPart::Complete if self.order == StateOrder::PartiesLast => sent
+                    .successor
+                    .channel
+                    .send(Body::Complete(Complete {}), self.limit),
+                // The rest was the last part.
+                SavedPart::Complete => Ok(()),
+            };
+            told.map_err(|error| sent.successor.failed(RESTORE_PHASE, error))?;
+            sent.parts.push(part);
+        }
+        Ok(sent)
+    }
+}
+
+impl SentState {
+    fn send_document<T: Message>(
+        &mut self,
+        saved: &SavedDocument<T>,
+        kind: impl FnOnce(u64) -> Body,
+        limit: Duration,
+    ) -> Result<(), ChannelError> {
+        let document = saved.document.encode_to_vec();
+        let channel = &self.successor.channel;
+        channel.send_document(&document, limit)?;
+        channel.send(kind(saved.descriptors.len() as u64), limit)?;
+        channel.send_descriptors(&saved.descriptors, limit)?;
+        self.bytes += document.len() as u64;
+        self.descriptors += saved.descriptors.len();
+        self.connections += saved.connections;
+        Ok(())
     }
 }
 
@@ -352,10 +395,9 @@ impl Successor {
         }
     }
 
-    /// Gives it everything, and lets it go on. The length of the state.
-    fn transfer_state(mut self, saved: &Saved, limit: Duration) -> Result<u64, UpgradeError> {
-        let state = saved.node.encode_to_vec();
-        if let Err(error) = self.send_state(&state, saved, limit) {
+    /// Lets it go on once it has restored everything.
+    fn go_on(mut self, limit: Duration) -> Result<(), UpgradeError> {
+        if let Err(error) = self.await_restored(limit) {
             return Err(self.failed(RESTORE_PHASE, error));
         }
         let committed = self.commit(limit);
@@ -370,27 +412,10 @@ impl Successor {
             };
         }
         self.state = SuccessorState::GoesOn;
-        Ok(state.len() as u64)
+        Ok(())
     }
 
-    fn send_callers(
-        &self,
-        document: &[u8],
-        saved: &SavedCallers,
-        limit: Duration,
-    ) -> Result<(), ChannelError> {
-        self.channel.send_document(document, limit)?;
-        let descriptors = saved.descriptors.len() as u64;
-        self.channel
-            .send(Body::Callers(CallersFollow { descriptors }), limit)?;
-        self.channel.send_descriptors(&saved.descriptors, limit)
-    }
-
-    fn send_state(&self, state: &[u8], saved: &Saved, limit: Duration) -> Result<(), ChannelError> {
-        self.channel.send_document(state, limit)?;
-        let descriptors = saved.descriptors.len() as u64;
-        self.channel.send(Body::State(State { descriptors }), limit)?;
-        self.channel.send_descriptors(&saved.descriptors, limit)?;
+    fn await_restored(&self, limit: Duration) -> Result<(), ChannelError> {
         match self.channel.receive(limit)?.0 {
             Body::Restored(_) => Ok(()),
             other => Err(unexpected(&other, "that it has restored")),

@@ -11,39 +11,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_datapath::{
-    BodyForm, CompressedMessages, ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved,
-    ReceivedBlock, RestoreError, Restorer, SavedDatapath, SavedEngine, SavedState, Step,
+    BodyForm, CompressedMessages, FieldReader, NotSaved, ReceivedBlock, RestoreError, SavedDatapath,
+    SavedEngine, SavedState, Step,
 };
-use provost_engine::{AppIdentity, AttestedApp, DatapathContext};
-use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHeap};
-use provost_marshalling::Encoding;
+use provost_engine::AppIdentity;
+use provost_frontend::{AppPort, PortRestoreError, PortSource, SendHeap};
 use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
 use provost_wire::limits::REGION_BYTES_MAX;
 
 use super::callers::ResumedCallers;
-use super::restore_client::RestoringCallers;
+use super::restore_connections::{ConnectionBuilder, RestoringConnections};
 use super::{restore_client, restore_end, restore_relay, state};
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
-use crate::compose::{
-    AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, JudgedConnections, NamesNothing,
-    PeerEndpoint, SavedConnection, policies_among,
-};
-use crate::connections::ConnectionOpening;
+use crate::compose::{AppEndpoint, JudgedConnections, NamesNothing};
 use crate::control_plane::ControlPlane;
-use crate::grpc::RestoredClient;
-use crate::permits::{AppConnections, Permit};
-use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
-use crate::policies::{Instance, closed};
+use crate::grpc::{CarriedListeners, RestoredClient};
+use crate::permits::AppConnections;
 use crate::relay::RestoredRelay;
-use crate::runtime::{
-    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase, EngineTag, FaultPlan, FittedEngine,
-};
+use crate::runtime::{AdoptedApp, AppId};
 use crate::schemas::BoundSchema;
 use crate::segments::AnnouncedSegments;
-use crate::services::{EXPORTED_REQUEST, Offer};
-use crate::transport::local::{self, LocalTransport, SavedEnd};
-use crate::transport::{self, TransportKind};
+use crate::transport::local;
 
 /// What errors call a step that waits for room.
 const STUCK_KIND: &str = "step of an app";
@@ -53,7 +42,7 @@ const STUCK_KIND: &str = "step of an app";
 #[error("{what}: {reason}")]
 pub(super) struct NotRestored {
     what: String,
-    reason: String,
+    pub(super) reason: String,
     scope: FailureScope,
 }
 
@@ -74,6 +63,8 @@ pub(crate) struct RestoredApps {
     /// Processes that have not attached.
     pub(crate) unattached: Vec<PacketSocket>,
     pub(crate) callers: ResumedCallers,
+    /// Connections that were made before all of the state had come.
+    pub(crate) made_as_they_came: usize,
     /// What was read of the state, which takes time to be freed: nobody waits for that once this process serves.
     pub(super) read: Vec<Vec<RestoringConnection>>,
 }
@@ -126,53 +117,112 @@ pub(super) fn failed_state(what: &dyn Display, error: &RestoreError) -> NotResto
     }
 }
 
-/// Makes everything of the state but the sockets at which the node is found. Some callers came before the rest.
-pub(super) fn node(
-    plane: &ControlPlane,
-    node: state::Node,
-    mut callers: RestoringCallers,
-    descriptors: &mut Descriptors,
-    unattached: Vec<PacketSocket>,
-) -> Result<RestoredApps, NotRestored> {
-    go_on_counting(plane, &node);
-    for schema in &node.schemas {
-        let added = plane.services.restore_schema(schema);
-        added.map_err(|error| failed(&"a schema", &error))?;
+/// What has been made of the state so far. It comes in parts: what the node has, and in whichever order apps and callers of it.
+#[derive(Default)]
+pub(super) struct RestoringNode {
+    apps: Vec<RestoringApp>,
+    listeners: CarriedListeners,
+    connections: RestoringConnections,
+    left_out: LeftOut,
+    /// Connections are made once it is known what the node has besides.
+    has_rest: bool,
+}
+
+impl RestoringNode {
+    /// Makes what the node has beside its apps, and those of its apps and callers that come with it.
+    pub(super) fn add_rest(
+        &mut self,
+        plane: &ControlPlane,
+        node: state::Node,
+        descriptors: &mut Descriptors,
+    ) -> Result<(), NotRestored> {
+        go_on_counting(plane, &node);
+        self.has_rest = true;
+        let parties = state::Parties {
+            schemas: node.schemas,
+            grpc_clients: node.grpc_clients,
+            apps: node.apps,
+            relays: node.relays,
+        };
+        self.add(plane, parties, descriptors)
     }
-    let mut apps = Vec::with_capacity(node.apps.len());
-    for app in node.apps {
-        let (id, what) = (app.id, format!("app {} ({})", app.id, app.name));
-        let mut own = Descriptors(descriptors.take(descriptors_of(&app), &what)?.into());
-        let heap = own.0.get(SEND_HEAP_AT).and_then(|heap| heap.try_clone().ok());
-        match RestoringApp::begin(plane, app, &mut own) {
-            Ok(app) => apps.push(app),
-            Err(error) => callers.left_out.add(id, heap, error)?,
+
+    /// Makes apps and callers, and those of their connections of which everything is there.
+    pub(super) fn add(
+        &mut self,
+        plane: &ControlPlane,
+        parties: state::Parties,
+        descriptors: &mut Descriptors,
+    ) -> Result<(), NotRestored> {
+        for schema in &parties.schemas {
+            let added = plane.services.restore_schema(schema);
+            added.map_err(|error| failed(&"a schema", &error))?;
+        }
+        for app in parties.apps {
+            let (id, what) = (app.id, format!("app {} ({})", app.id, app.name));
+            let mut own = Descriptors(descriptors.take(descriptors_of(&app), &what)?.into());
+            let heap = own.0.get(SEND_HEAP_AT).and_then(|heap| heap.try_clone().ok());
+            let begun = RestoringApp::begin(plane, app, &mut own);
+            self.keep(id, heap, begun)?;
+        }
+        for client in parties.grpc_clients {
+            let id = client.app.as_ref().map_or(0, |app| app.id);
+            let count = restore_client::descriptors_of(client.app.as_ref());
+            let own = descriptors.take(count, &format_args!("gRPC client {id}"))?;
+            let begun = restore_client::begin(plane, client, &mut Descriptors::new(own), &mut self.listeners);
+            self.keep(id, None, begun)?;
+        }
+        for relay in parties.relays {
+            let id = relay.app.as_ref().map_or(0, |app| app.id);
+            let count = restore_client::descriptors_of(relay.app.as_ref());
+            let own = descriptors.take(count, &format_args!("calls of another node {id}"))?;
+            let begun = restore_relay::begin(plane, relay, &mut Descriptors::new(own));
+            self.keep(id, None, begun)?;
+        }
+        if self.has_rest {
+            self.builder(plane).build_those_that_came()?;
+        }
+        Ok(())
+    }
+
+    /// Everything has come: makes what waited for more, and puts all in its place.
+    pub(super) fn finish(
+        mut self,
+        plane: &ControlPlane,
+        unattached: Vec<PacketSocket>,
+    ) -> Result<RestoredApps, NotRestored> {
+        let made_as_they_came = self.connections.count();
+        let connections = self.builder(plane).finish()?;
+        let restored = restore_end::finish(plane, self.apps, connections, unattached)?;
+        Ok(RestoredApps {
+            made_as_they_came,
+            ..restored
+        })
+    }
+
+    fn keep(
+        &mut self,
+        id: AppId,
+        heap: Option<OwnedFd>,
+        begun: Result<RestoringApp, NotRestored>,
+    ) -> Result<(), NotRestored> {
+        match begun {
+            Ok(app) => {
+                self.apps.push(app);
+                Ok(())
+            }
+            Err(error) => self.left_out.add(id, heap, error),
         }
     }
-    for client in node.grpc_clients {
-        callers.add_client(plane, client, descriptors)?;
-    }
-    let RestoringCallers {
-        clients,
-        mut left_out,
-        ..
-    } = callers;
-    apps.extend(clients);
-    for relay in node.relays {
-        let id = relay.app.as_ref().map_or(0, |app| app.id);
-        let count = restore_client::descriptors_of(relay.app.as_ref());
-        let mut own = Descriptors(
-            descriptors
-                .take(count, &format!("calls of another node {id}"))?
-                .into(),
-        );
-        match restore_relay::begin(plane, relay, &mut own) {
-            Ok(relay) => apps.push(relay),
-            Err(error) => left_out.add(id, None, error)?,
+
+    fn builder<'a>(&'a mut self, plane: &'a ControlPlane) -> ConnectionBuilder<'a> {
+        ConnectionBuilder {
+            plane,
+            apps: &self.apps,
+            done: &mut self.connections,
+            left_out: &mut self.left_out,
         }
     }
-    let connections = ConnectionBuilder::new(plane, &apps, left_out).build()?;
-    restore_end::finish(plane, apps, connections, unattached)
 }
 
 /// How many descriptors an app has in the order of all.
@@ -192,9 +242,9 @@ const SEND_HEAP_AT: usize = 1;
 /// Apps that are not gone on with.
 #[derive(Default)]
 pub(super) struct LeftOut {
-    apps: HashSet<AppId>,
+    pub(super) apps: HashSet<AppId>,
     /// Their send heaps, which messages to others may lie in.
-    send_heaps: HashMap<AppId, SendHeap>,
+    pub(super) send_heaps: HashMap<AppId, SendHeap>,
 }
 
 impl LeftOut {
@@ -254,7 +304,7 @@ pub(super) enum RestoringParty {
 
 impl RestoringParty {
     /// The block of its receive heap to use for one that a state names.
-    fn claim(&self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+    pub(super) fn claim(&self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         match self {
             RestoringParty::App { port, .. } => port.borrow_mut().claim(saved),
             RestoringParty::Client(client) => client.port.borrow_mut().claim(&saved),
@@ -268,7 +318,6 @@ pub(super) struct RestoringConnection {
     pub(super) state: state::Connection,
     pub(super) schema: Arc<BoundSchema>,
     descriptors: RefCell<Vec<Vec<OwnedFd>>>,
-    opening: RefCell<Option<ConnectionOpening>>,
 }
 
 impl RestoringApp {
@@ -340,7 +389,7 @@ impl RestoringApp {
         })
     }
 
-    fn id(&self) -> AppId {
+    pub(super) fn id(&self) -> AppId {
         self.endpoint.identity.id
     }
 }
@@ -359,18 +408,30 @@ impl RestoringConnection {
         Ok(RestoringConnection {
             schema,
             descriptors: RefCell::new(own),
-            opening: RefCell::new(None),
             state: connection,
         })
     }
 
-    fn saved_transport(&self) -> Option<SavedState> {
+    /// Whether both of its ends are of this node.
+    pub(super) fn is_within_node(&self) -> bool {
+        let transport = self.state.engines.last();
+        transport.is_some_and(|engine| engine.kind == local::KIND)
+    }
+
+    pub(super) fn saved_transport(&self) -> Option<SavedState> {
         let engine = self.state.engines.last()?;
         Some(saved_state(engine))
     }
 
+    /// Which connection within the node it is an end of, and whether it is the client's.
+    pub(super) fn saved_pair(&self) -> Result<(u64, bool), NotRestored> {
+        let saved = self.saved_transport();
+        let saved = saved.ok_or_else(|| failed(&self.what(), &"it has no engines"))?;
+        local::saved_pair(&saved).map_err(|error| failed_state(&self.what(), &error))
+    }
+
     /// What is to be restored, taken out.
-    fn saved_datapath(&self) -> SavedDatapath {
+    pub(super) fn saved_datapath(&self) -> SavedDatapath {
         let engines = self.state.engines.iter().zip(self.descriptors.take());
         let engines = engines.map(|(engine, descriptors)| SavedEngine {
             state: saved_state(engine),
@@ -383,30 +444,13 @@ impl RestoringConnection {
         }
     }
 
-    /// What one end of a connection within the node is restored with.
-    fn saved_end<'a>(
-        &self,
-        state: &'a SavedState,
-        restorer: &'a mut dyn Restorer,
-    ) -> Result<SavedEnd<'a>, NotRestored> {
-        let opening = self.opening.borrow();
-        let opening = opening
-            .as_ref()
-            .ok_or_else(|| failed(&self.what(), &"it is restored already"))?;
-        Ok(SavedEnd {
-            state,
-            end: transport::local::end(&opening.signals, &opening.waker),
-            restorer,
-        })
-    }
-
-    fn what(&self) -> ConnectionLabel<'_> {
+    pub(super) fn what(&self) -> ConnectionLabel<'_> {
         ConnectionLabel(&self.state)
     }
 }
 
 /// What errors call a connection. There are thousands of connections, and next to no errors.
-struct ConnectionLabel<'a>(&'a state::Connection);
+pub(super) struct ConnectionLabel<'a>(&'a state::Connection);
 
 impl Display for ConnectionLabel<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -432,7 +476,7 @@ fn map_send_heap(descriptor: OwnedFd) -> Result<SendHeap, provost_shm::ShmError>
     SendHeap::map(Memfd::verify_foreign(descriptor, limits)?)
 }
 
-fn schema(
+pub(super) fn schema(
     plane: &ControlPlane,
     service: &str,
     hash: &[u8],
@@ -441,401 +485,6 @@ fn schema(
     let hash = SchemaHash::try_from(hash).map_err(|error| failed(what, &error))?;
     let known = plane.services.schema(service, hash);
     known.ok_or_else(|| failed(what, &format!("the schema {hash} of {service} is missing")))
-}
-
-/// Makes connections, of apps that are there.
-struct ConnectionBuilder<'a> {
-    plane: &'a ControlPlane,
-    apps: &'a [RestoringApp],
-    places: HashMap<AppId, usize>,
-    /// By app and request: connections of a service share the quota with its offer.
-    quotas: HashMap<(AppId, u64), Arc<CallQuota>>,
-    /// Ends of connections within the node, and what counts them.
-    transports: HashMap<ConnectionId, (LocalTransport, Arc<Permit>)>,
-    left_out: LeftOut,
-}
-
-/// Gives the engines of one app's connections what their states name.
-struct AppRestorer<'a> {
-    builder: &'a ConnectionBuilder<'a>,
-    app: &'a RestoringApp,
-}
-
-impl Restorer for AppRestorer<'_> {
-    fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
-        self.app.party.claim(saved)
-    }
-
-    fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
-        let range = self.app.state.ranges.get(kept as usize);
-        let heap = |range: &state::Range| {
-            let heap = match self.builder.places.get(&range.app) {
-                Some(owner) => &self.builder.apps[*owner].endpoint.send_heap,
-                None => self.builder.left_out.send_heaps.get(&range.app)?,
-            };
-            heap.range(range.offset, range.bytes)
-        };
-        range.and_then(heap).ok_or(NotSaved::Foreign { kept })
-    }
-}
-
-/// One end of a connection within the node whose other end was not found yet.
-struct LocalEnd<'a> {
-    app: &'a RestoringApp,
-    connection: &'a RestoringConnection,
-    saved: SavedState,
-}
-
-impl<'a> ConnectionBuilder<'a> {
-    fn new(plane: &'a ControlPlane, apps: &'a [RestoringApp], left_out: LeftOut) -> ConnectionBuilder<'a> {
-        let connections = apps.iter().map(|app| app.parts.len()).sum();
-        ConnectionBuilder {
-            plane,
-            places: apps.iter().enumerate().map(|(at, app)| (app.id(), at)).collect(),
-            apps,
-            quotas: HashMap::new(),
-            transports: HashMap::with_capacity(connections),
-            left_out,
-        }
-    }
-
-    /// The connections of each app; none for an app that is left out.
-    fn build(mut self) -> Result<Vec<Option<Vec<AdoptedConnection>>>, NotRestored> {
-        for app in self.apps {
-            let begun = self.offers(app).and_then(|()| self.openings(app));
-            self.unless_left_out(app, begun)?;
-        }
-        self.local_connections()?;
-        let mut built = Vec::with_capacity(self.apps.len());
-        for app in self.apps {
-            let of_app = |builder: &mut Self| -> Result<Vec<AdoptedConnection>, NotRestored> {
-                let connections = app.parts.iter();
-                connections
-                    .map(|connection| builder.connection(app, connection))
-                    .collect()
-            };
-            built.push(if self.is_left_out(app) {
-                None
-            } else {
-                let connections = of_app(&mut self);
-                self.unless_left_out(app, connections)?
-            });
-        }
-        let none_is_kept = built.iter().all(Option::is_none);
-        if none_is_kept && self.left_out.apps.len() > 1 {
-            return Err(failed(&"the apps", &"none of them can be gone on with"));
-        }
-        Ok(built)
-    }
-
-    fn is_left_out(&self, app: &RestoringApp) -> bool {
-        self.left_out.apps.contains(&app.id())
-    }
-
-    /// What was done for an app; if it failed for a reason of the app's own, everything of the app is taken back.
-    fn unless_left_out<T>(
-        &mut self,
-        app: &RestoringApp,
-        done: Result<T, NotRestored>,
-    ) -> Result<Option<T>, NotRestored> {
-        match done {
-            Ok(done) => Ok(Some(done)),
-            Err(error) => {
-                self.left_out.add(app.id(), None, error)?;
-                self.plane.services.unbind_all(app.id());
-                self.plane.connections.forget_app(app.id());
-                Ok(None)
-            }
-        }
-    }
-
-    fn openings(&mut self, app: &RestoringApp) -> Result<(), NotRestored> {
-        for connection in &app.parts {
-            let opening = self.opening(app, connection)?;
-            connection.opening.replace(Some(opening));
-        }
-        Ok(())
-    }
-
-    fn offers(&mut self, app: &RestoringApp) -> Result<(), NotRestored> {
-        // What is exported takes so many calls of all nodes.
-        if let RestoringParty::Relay(relay) = &app.party
-            && let Some(quota) = self.plane.services.exported_quota(relay.service())
-        {
-            self.quotas.insert((app.id(), EXPORTED_REQUEST), quota);
-        }
-        for offer in &app.state.offers {
-            let what = format!("app {} offers {}", app.id(), offer.service);
-            let quota = self.quota(app.id(), offer.request, offer.calls_max);
-            let bound = self.plane.services.bind(Offer {
-                app: Some(app.id()),
-                request: offer.request,
-                schema: schema(self.plane, &offer.service, &offer.schema_hash, &what)?,
-                quota,
-            });
-            bound.map_err(|error| failed_of_app(&what, &error.reason))?;
-        }
-        Ok(())
-    }
-
-    fn quota(&mut self, app: AppId, request: u64, calls_max: u32) -> Arc<CallQuota> {
-        let fresh = || Arc::new(CallQuota::new(calls_max));
-        Arc::clone(self.quotas.entry((app, request)).or_insert_with(fresh))
-    }
-
-    /// The opening of a connection with the specification and the signals that were saved.
-    fn opening(
-        &mut self,
-        app: &RestoringApp,
-        connection: &RestoringConnection,
-    ) -> Result<ConnectionOpening, NotRestored> {
-        let (state, what) = (&connection.state, connection.what());
-        let transport = TransportKind::parse(&state.transport);
-        let transport = transport.ok_or_else(|| {
-            let reason = format!("this version has no transport {}", state.transport);
-            failed(&what, &reason)
-        })?;
-        let offer = state.serves.then(|| AcceptedOffer {
-            request: state.offer_request,
-            quota: self.quota(app.id(), state.offer_request, state.offer_calls_max),
-        });
-        let peer_app = self.places.get(&state.peer_app);
-        let spec = ConnectionSpec {
-            id: state.id,
-            node: self.plane.config.node_name(),
-            app: app.endpoint.clone(),
-            schema: Arc::clone(&connection.schema),
-            offer,
-            peer: PeerEndpoint {
-                identity: state.peer_identity.as_str().into(),
-                address: state.peer_address.as_str().into(),
-                app: peer_app.map(|at| Arc::clone(&self.apps[*at].endpoint.identity)),
-                attested: state.attested.as_ref().map(attested),
-            },
-            transport,
-            transport_version: state
-                .engines
-                .last()
-                .map_or(transport.first_version(), |engine| engine.version),
-            encoding: if state.is_protobuf {
-                Encoding::Protobuf
-            } else {
-                Encoding::Native
-            },
-            limits: ConnectionLimits {
-                message_bytes_max: state.message_bytes_max,
-                calls_max: state.calls_max,
-                compressed: state.compressed(),
-            },
-        };
-        let mut fields = FieldReader::new("link", &state.link);
-        let signals = ConnectionSignals::restore(&mut fields).map_err(|error| failed_state(&what, &error))?;
-        let plane = self.plane;
-        Ok(ConnectionOpening::new(
-            spec,
-            signals,
-            &plane.connections,
-            &plane.runtimes,
-        ))
-    }
-
-    /// Both ends of a connection within the node are made together.
-    fn local_connections(&mut self) -> Result<(), NotRestored> {
-        let mut waiting: HashMap<u64, (LocalEnd<'_>, bool)> = HashMap::new();
-        for app in self.apps {
-            for connection in &app.parts {
-                if self.is_left_out(app) {
-                    break;
-                }
-                let Some(saved) = connection.saved_transport() else {
-                    continue;
-                };
-                if saved.kind != local::KIND {
-                    continue;
-                }
-                let pair = local::saved_pair(&saved);
-                let (pair, is_client) = pair.map_err(|error| failed_state(&connection.what(), &error))?;
-                let this = LocalEnd {
-                    app,
-                    connection,
-                    saved,
-                };
-                let Some((other, _)) = waiting.remove(&pair) else {
-                    waiting.insert(pair, (this, is_client));
-                    continue;
-                };
-                let paired = if is_client {
-                    self.local_pair(&this, &other)
-                } else {
-                    self.local_pair(&other, &this)
-                };
-                if let Err(error) = paired {
-                    // Which of the two cannot be gone on with is not known.
-                    let of_other = failed_of_app(&other.connection.what(), &error.reason);
-                    self.unless_left_out::<()>(this.app, Err(error))?;
-                    self.unless_left_out::<()>(other.app, Err(of_other))?;
-                }
-            }
-        }
-        for (alone, _) in waiting.into_values() {
-            let restored = self.local_alone(&alone);
-            self.unless_left_out(alone.app, restored)?;
-        }
-        Ok(())
-    }
-
-    fn local_alone(&mut self, alone: &LocalEnd<'_>) -> Result<(), NotRestored> {
-        let mut restorer = AppRestorer {
-            builder: self,
-            app: alone.app,
-        };
-        let end = alone.connection.saved_end(&alone.saved, &mut restorer)?;
-        let restored = local::restore_alone(end);
-        let restored = restored.map_err(|error| failed_state(&alone.connection.what(), &error))?;
-        let permit = Arc::new(self.plane.connections.permits.count(&alone.app.connections));
-        self.transports
-            .insert(alone.connection.state.id, (restored, permit));
-        Ok(())
-    }
-
-    fn local_pair(&mut self, client: &LocalEnd<'_>, server: &LocalEnd<'_>) -> Result<(), NotRestored> {
-        let (client_id, server_id) = (client.connection.state.id, server.connection.state.id);
-        let mut at_client = AppRestorer {
-            builder: self,
-            app: client.app,
-        };
-        let mut at_server = AppRestorer {
-            builder: self,
-            app: server.app,
-        };
-        let pair = local::restore_pair(
-            client.connection.saved_end(&client.saved, &mut at_client)?,
-            server.connection.saved_end(&server.saved, &mut at_server)?,
-        );
-        let what = || format!("connections {client_id} and {server_id}");
-        let (at_client, at_server) = pair.map_err(|error| failed_state(&what(), &error))?;
-        // It counts once, for the app that asked for it.
-        let permit = Arc::new(self.plane.connections.permits.count(&client.app.connections));
-        self.transports
-            .insert(client_id, (at_client, Arc::clone(&permit)));
-        self.transports.insert(server_id, (at_server, permit));
-        Ok(())
-    }
-
-    fn connection(
-        &mut self,
-        app: &RestoringApp,
-        connection: &RestoringConnection,
-    ) -> Result<AdoptedConnection, NotRestored> {
-        let (state, what) = (&connection.state, connection.what());
-        let opening = connection.opening.take();
-        let opening = opening.ok_or_else(|| failed(&what, &"it is restored already"))?;
-        let chain = self
-            .chain(connection, &opening.context)
-            .map_err(|reason| failed(&what, &reason))?;
-        let (transport, permit): (EngineStart, Box<dyn Send>) = match self.transports.remove(&state.id) {
-            Some((local, permit)) => (transport::ready(local), Box::new(permit)),
-            None => {
-                let start = self.network_transport(connection, &opening.spec);
-                let start = start.map_err(|reason| failed(&what, &reason))?;
-                (
-                    start,
-                    Box::new(self.plane.connections.permits.count(&app.connections)),
-                )
-            }
-        };
-        let mut restorer = AppRestorer { builder: self, app };
-        let saved = SavedConnection {
-            datapath: connection.saved_datapath(),
-            restorer: &mut restorer,
-        };
-        let entered = opening.enter(&self.plane.connections, chain, transport, Some(saved), permit);
-        let mut new = entered.map_err(|error| failed_state(&what, &error))?.connection;
-        new.accepted_for = state.is_unannounced.then_some(state.offer_request);
-        Ok(AdoptedConnection {
-            number: state.number,
-            phase: ConnectionPhase {
-                told_going_away: state.told_going_away,
-                is_closing: state.is_closing,
-                has_ended: state.has_ended,
-            },
-            new: *new,
-        })
-    }
-
-    fn network_transport(
-        &self,
-        connection: &RestoringConnection,
-        spec: &ConnectionSpec,
-    ) -> Result<EngineStart, String> {
-        let engine = connection.state.engines.last().ok_or("it has no engines")?;
-        let (connector, schema) = (&self.plane.connector, &connection.schema);
-        let server = || connector.restored_server(&spec.app, schema, spec.limits);
-        let start = transport::restoring_connection(&engine.kind, engine.version, server);
-        start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
-    }
-
-    /// The policies of a connection, in the order in which their engines were saved.
-    fn chain(
-        &self,
-        connection: &RestoringConnection,
-        context: &Arc<DatapathContext>,
-    ) -> Result<Chain, String> {
-        let engines = &connection.state.engines;
-        let tags: Vec<EngineTag> = engines.iter().map(|engine| EngineTag(engine.tag)).collect();
-        let policies =
-            policies_among(&tags).ok_or("its engines are in an order that this version does not know")?;
-        let mut attached = self.plane.policies.table().chain(context);
-        let mut chain = Chain {
-            engines: Vec::with_capacity(policies.len()),
-            left_out: Vec::new(),
-        };
-        for engine in &engines[policies] {
-            let at = attached
-                .iter()
-                .position(|instance| *instance.name == *engine.policy);
-            let at = at.ok_or_else(|| format!("policy \"{}\" is not attached here", engine.policy))?;
-            chain.engines.push(policy(engine, attached.remove(at), context)?);
-        }
-        chain.left_out = attached;
-        Ok(chain)
-    }
-}
-
-/// How a policy's engine is made of its state.
-fn policy(
-    engine: &state::Engine,
-    instance: Arc<Instance>,
-    context: &Arc<DatapathContext>,
-) -> Result<PreparedPolicy, String> {
-    let guard = FaultPlan {
-        probation: None,
-        stand_in: stand_in(&instance, context),
-    };
-    let engine = if engine.stands_in {
-        PolicyEngine {
-            start: closed::start(&instance.name, &Arc::new(instance.datapath_context(context))),
-            fitted: FittedEngine::standing_in(instance.tag, guard),
-        }
-    } else {
-        let prepared = instance.prepare(context);
-        let prepared = prepared.map_err(|error| format!("policy \"{}\": {error}", instance.name))?;
-        PolicyEngine {
-            start: started(prepared),
-            fitted: FittedEngine::new(instance.tag, guard),
-        }
-    };
-    Ok(PreparedPolicy { instance, engine })
-}
-
-fn attested(state: &state::AttestedApp) -> Arc<AttestedApp> {
-    Arc::new(AttestedApp {
-        node: state.node.as_str().into(),
-        name: state.name.as_str().into(),
-        user: state.user.as_str().into(),
-        uid: state.uid,
-        workload: state.workload.as_str().into(),
-    })
 }
 
 /// A step as the app submitted it names neither blocks nor ranges.

@@ -6,8 +6,8 @@ use provost_datapath::RestoreError;
 use provost_frontend_grpc::ServiceBinding;
 
 use super::restore::{
-    Descriptors, LeftOut, NotRestored, RestoringApp, RestoringConnection, RestoringParty, failed,
-    failed_of_app, failed_state, stuck_step,
+    Descriptors, NotRestored, RestoringApp, RestoringConnection, RestoringParty, failed_of_app, failed_state,
+    stuck_step,
 };
 use super::state;
 use crate::control_plane::ControlPlane;
@@ -22,54 +22,8 @@ pub(super) fn descriptors_of(caller: Option<&state::App>) -> u32 {
     counts.fold(of_port, u32::saturating_add)
 }
 
-/// Clients of which everything is there but the engines of their connections.
-#[derive(Default)]
-pub(super) struct RestoringCallers {
-    pub(super) clients: Vec<RestoringApp>,
-    pub(super) left_out: LeftOut,
-    listeners: CarriedListeners,
-}
-
-impl RestoringCallers {
-    /// Makes those that come before the rest of the state.
-    pub(super) fn add(
-        &mut self,
-        plane: &ControlPlane,
-        callers: state::FirstCallers,
-        descriptors: &mut Descriptors,
-    ) -> Result<(), NotRestored> {
-        for schema in &callers.schemas {
-            let added = plane.services.restore_schema(schema);
-            added.map_err(|error| failed(&"a schema", &error))?;
-        }
-        self.clients.reserve(callers.grpc_clients.len());
-        for client in callers.grpc_clients {
-            self.add_client(plane, client, descriptors)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn add_client(
-        &mut self,
-        plane: &ControlPlane,
-        client: state::GrpcClient,
-        descriptors: &mut Descriptors,
-    ) -> Result<(), NotRestored> {
-        let id = client.app.as_ref().map_or(0, |app| app.id);
-        let count = descriptors_of(client.app.as_ref());
-        let own = descriptors.take(count, &format_args!("gRPC client {id}"))?;
-        match begin(plane, client, &mut Descriptors::new(own), &mut self.listeners) {
-            Ok(client) => {
-                self.clients.push(client);
-                Ok(())
-            }
-            Err(error) => self.left_out.add(id, None, error),
-        }
-    }
-}
-
 /// Makes everything of a client but the engines of its connections.
-fn begin(
+pub(super) fn begin(
     plane: &ControlPlane,
     mut client: state::GrpcClient,
     descriptors: &mut Descriptors,

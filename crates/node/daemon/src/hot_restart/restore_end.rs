@@ -26,6 +26,7 @@ pub(super) fn finish(
         resumed: Vec::with_capacity(apps.len()),
         unattached,
         callers: ResumedCallers::default(),
+        made_as_they_came: 0,
         read: Vec::with_capacity(apps.len()),
     };
     for (mut app, connections) in apps.into_iter().zip(connections) {

@@ -33,19 +33,42 @@ pub(super) struct Known {
     schemas: HashSet<[u8; 32]>,
 }
 
+/// In which order a process takes the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateOrder {
+    /// All of it at once.
+    AtOnce,
+    /// gRPC clients before the rest.
+    ClientsFirst,
+    /// Apps and callers after the rest, in batches.
+    PartiesLast,
+}
+
 /// What is known of the process that reads the state.
 pub(super) struct StateReader<'a> {
     pub(super) known: &'a Known,
     /// The newest forms of the states of engines that it reads, by kind.
     pub(super) newest_forms: Arc<[(String, u32)]>,
-    /// Where callers go before the rest, if it takes them.
-    pub(super) callers: Option<mpsc::Sender<SavedCallers>>,
+    pub(super) order: StateOrder,
+    /// Where the parts go, as they are put together.
+    pub(super) parts: mpsc::Sender<SavedPart>,
 }
 
-/// Some callers, with the descriptors beside them.
-pub(super) struct SavedCallers {
-    pub(super) callers: state::FirstCallers,
+/// A part of the state.
+pub(super) enum SavedPart {
+    /// Some apps and callers.
+    Parties(SavedDocument<state::Parties>),
+    /// What did not go before, and does not come after.
+    Rest(SavedDocument<state::Node>),
+    /// There is nothing more.
+    Complete,
+}
+
+/// A document, with the descriptors beside it.
+pub(super) struct SavedDocument<T> {
+    pub(super) document: T,
     pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) connections: usize,
     _emptied: EmptiedBuffers,
 }
 
@@ -57,14 +80,6 @@ struct EmptiedBuffers {
     engines: Vec<Vec<SavedEngine>>,
     tags: Vec<Vec<SavedEngineTag>>,
     descriptors: Vec<Vec<OwnedFd>>,
-}
-
-/// Everything, with the descriptors beside it.
-pub(super) struct Saved {
-    pub(super) node: state::Node,
-    pub(super) descriptors: Vec<OwnedFd>,
-    pub(super) connections: usize,
-    _emptied: EmptiedBuffers,
 }
 
 /// What takes long to get ready for, while this process goes on.
@@ -117,12 +132,12 @@ fn policies(plane: &ControlPlane) -> io::Result<state::Policies> {
     })
 }
 
-/// Saves the whole node, but for the callers that went before. Its barriers are closed and its runtimes rest.
+/// Saves the whole node, in the order in which its reader takes the parts. Its barriers are closed and its runtimes rest.
 pub(super) async fn node(
     plane: &ControlPlane,
     frozen: &[FrozenRuntime],
     reader: &StateReader<'_>,
-) -> io::Result<Saved> {
+) -> io::Result<()> {
     let heaps: Arc<[(AppId, SendHeap)]> = {
         let apps = plane.apps.all();
         let heaps = apps
@@ -140,61 +155,124 @@ pub(super) async fn node(
     let mut schemas = unknown_schemas(plane, &mut known);
     let mut writer = Writer::new(plane);
     let mut node = writer.found()?;
-    let (mut apps, mut clients, mut relays) = (Vec::new(), Vec::new(), Vec::new());
-    let mut clients_room = CallersRoom::new(CLIENTS_BYTES_MAX);
+    let instances = policies(plane)?.instances.into_iter();
+    node.shared = instances
+        .map(|instance| instance.shared.unwrap_or_default())
+        .collect();
+    if reader.order == StateOrder::PartiesLast {
+        node.schemas = std::mem::take(&mut schemas);
+        let rest = std::mem::replace(&mut writer, Writer::new(plane)).document(std::mem::take(&mut node));
+        reader.send(SavedPart::Rest(rest)).await?;
+    }
+    let mut left = PartiesOfRuntime::default();
+    let mut room = PartiesRoom::default();
     // One after the other: the two ends of a connection within the node look into the same streams.
     for runtime in frozen {
         let mut being_saved = save_apps(runtime, around.clone());
         while let Some(saved) = being_saved.next().await? {
             saved.left_out.iter().for_each(warn_of_left_out);
-            let (own, callers): (Vec<_>, Vec<_>) =
-                saved.apps.into_iter().partition(|app| app.doorbell.is_some());
-            apps.extend(own);
-            let (of_nodes, of_clients): (Vec<_>, Vec<_>) =
-                callers.into_iter().partition(|app| plane.relays.has(app.app));
-            relays.extend(of_nodes);
-            let of_clients = clients_room.of_those_with_room(of_clients);
-            let Some(callers) = reader.callers.as_ref().filter(|_| !of_clients.is_empty()) else {
-                clients.extend(of_clients);
+            let mut came = PartiesOfRuntime::of(plane, saved.apps, &mut room);
+            let now = match reader.order {
+                StateOrder::AtOnce => PartiesOfRuntime::default(),
+                StateOrder::ClientsFirst => came.take_clients(),
+                StateOrder::PartiesLast => std::mem::take(&mut came),
+            };
+            left.append(came);
+            if now.is_empty() {
                 continue;
-            };
+            }
             let mut first = Writer::new(plane);
-            let saved = SavedCallers {
-                callers: state::FirstCallers {
-                    schemas: std::mem::take(&mut schemas),
-                    grpc_clients: first.clients(of_clients)?,
-                },
-                descriptors: first.descriptors,
-                _emptied: first.emptied,
-            };
-            writer.connections += first.connections;
-            let gone = |_| io::Error::other("nobody takes callers any more");
-            callers.send(saved).await.map_err(gone)?;
+            let mut parties = first.parties(now)?;
+            parties.schemas = std::mem::take(&mut schemas);
+            reader.send(SavedPart::Parties(first.document(parties))).await?;
         }
     }
-    for saved in [&mut apps, &mut clients, &mut relays] {
-        saved.sort_by_key(|app| app.app);
+    if reader.order != StateOrder::PartiesLast {
+        left.sort();
+        let parties = writer.parties(left)?;
+        let state::Parties {
+            apps,
+            grpc_clients,
+            relays,
+            ..
+        } = parties;
+        let rest = writer.document(state::Node {
+            schemas,
+            apps,
+            grpc_clients,
+            relays,
+            ..node
+        });
+        reader.send(SavedPart::Rest(rest)).await?;
     }
-    let relays = CallersRoom::new(RELAYS_BYTES_MAX).of_those_with_room(relays);
-    node.schemas = schemas;
-    let instances = policies(plane)?.instances.into_iter();
-    node.shared = instances
-        .map(|instance| instance.shared.unwrap_or_default())
-        .collect();
-    for app in apps {
-        // An app of which the control plane has heard the end is no more.
-        if let Some(app) = writer.app(app)? {
-            node.apps.push(app);
+    reader.send(SavedPart::Complete).await
+}
+
+impl StateReader<'_> {
+    async fn send(&self, part: SavedPart) -> io::Result<()> {
+        let gone = |_| io::Error::other("nobody takes the state any more");
+        self.parts.send(part).await.map_err(gone)
+    }
+}
+
+/// What a runtime has saved of apps and callers.
+#[derive(Default)]
+struct PartiesOfRuntime {
+    apps: Vec<SavedApp>,
+    clients: Vec<SavedApp>,
+    relays: Vec<SavedApp>,
+}
+
+/// What states of callers that are no apps may still take.
+struct PartiesRoom {
+    clients: CallersRoom,
+    relays: CallersRoom,
+}
+
+impl Default for PartiesRoom {
+    fn default() -> PartiesRoom {
+        PartiesRoom {
+            clients: CallersRoom::new(CLIENTS_BYTES_MAX),
+            relays: CallersRoom::new(RELAYS_BYTES_MAX),
         }
     }
-    node.grpc_clients = writer.clients(clients)?;
-    node.relays = writer.relays(relays)?;
-    Ok(Saved {
-        node,
-        descriptors: writer.descriptors,
-        connections: writer.connections,
-        _emptied: writer.emptied,
-    })
+}
+
+impl PartiesOfRuntime {
+    /// Those for whose state there is room.
+    fn of(plane: &ControlPlane, saved: Vec<SavedApp>, room: &mut PartiesRoom) -> PartiesOfRuntime {
+        let (apps, callers): (Vec<_>, Vec<_>) = saved.into_iter().partition(|app| app.doorbell.is_some());
+        let (relays, clients): (Vec<_>, Vec<_>) =
+            callers.into_iter().partition(|app| plane.relays.has(app.app));
+        PartiesOfRuntime {
+            apps,
+            clients: room.clients.of_those_with_room(clients),
+            relays: room.relays.of_those_with_room(relays),
+        }
+    }
+
+    fn take_clients(&mut self) -> PartiesOfRuntime {
+        PartiesOfRuntime {
+            clients: std::mem::take(&mut self.clients),
+            ..PartiesOfRuntime::default()
+        }
+    }
+
+    fn append(&mut self, more: PartiesOfRuntime) {
+        self.apps.extend(more.apps);
+        self.clients.extend(more.clients);
+        self.relays.extend(more.relays);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.apps.is_empty() && self.clients.is_empty() && self.relays.is_empty()
+    }
+
+    fn sort(&mut self) {
+        for saved in [&mut self.apps, &mut self.clients, &mut self.relays] {
+            saved.sort_by_key(|app| app.app);
+        }
+    }
 }
 
 /// The schemas that are not known yet; several services may come from one.
@@ -264,6 +342,30 @@ impl<'a> Writer<'a> {
             connections: 0,
             emptied: EmptiedBuffers::default(),
         }
+    }
+
+    /// A document, with what was taken for it.
+    fn document<T>(self, document: T) -> SavedDocument<T> {
+        SavedDocument {
+            document,
+            descriptors: self.descriptors,
+            connections: self.connections,
+            _emptied: self.emptied,
+        }
+    }
+
+    /// Writes apps and callers. Those of which the control plane has heard the end are no more.
+    fn parties(&mut self, saved: PartiesOfRuntime) -> io::Result<state::Parties> {
+        let mut apps = Vec::with_capacity(saved.apps.len());
+        for app in saved.apps {
+            apps.extend(self.app(app)?);
+        }
+        Ok(state::Parties {
+            schemas: Vec::new(),
+            apps,
+            grpc_clients: self.clients(saved.clients)?,
+            relays: self.relays(saved.relays)?,
+        })
     }
 
     /// What the node has beside its apps.

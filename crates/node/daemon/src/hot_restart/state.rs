@@ -127,15 +127,22 @@ pub(super) struct Node {
     pub(super) relays: Vec<SavedRelay>,
 }
 
-/// Some of the callers of a node, which a process that takes them gets before the rest.
+/// Some of the apps and callers of a node, which a process that takes them gets by themselves. Descriptors: those of apps, then of
+/// clients, then of relays.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct FirstCallers {
+pub(super) struct Parties {
     /// Those of [`Node::schemas`] that are not known yet: they are not there again.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub(super) schemas: Vec<Vec<u8>>,
     /// Some of those of [`Node::grpc_clients`].
     #[prost(message, repeated, tag = "2")]
     pub(super) grpc_clients: Vec<GrpcClient>,
+    /// Some of those of [`Node::apps`].
+    #[prost(message, repeated, tag = "3")]
+    pub(super) apps: Vec<App>,
+    /// Some of those of [`Node::relays`].
+    #[prost(message, repeated, tag = "4")]
+    pub(super) relays: Vec<SavedRelay>,
 }
 
 /// What stands between a connection of another node and a gRPC server. Descriptors: those of its connections' engines.

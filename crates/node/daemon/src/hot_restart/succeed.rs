@@ -18,8 +18,7 @@ use super::channel::{
     Body, Channel, ChannelError, Committed, EngineForm, Failed, Ready, Restored, unexpected,
 };
 use super::memory_reserve::{MemoryReserve, RestoredMemory, faults_of_thread};
-use super::restore::{self, Descriptors, NotRestored};
-use super::restore_client::RestoringCallers;
+use super::restore::{Descriptors, NotRestored, RestoredApps, RestoringNode};
 use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
 use crate::config::{Config, ListenerConfig};
@@ -137,6 +136,7 @@ impl Predecessor {
             grpc_clients: PORT_STATE_VERSION,
             relays: RELAY_STATE_VERSION,
             takes_callers_first: true,
+            takes_parties_last: true,
             engine_forms: transport::newest_forms()
                 .map(|(kind, newest)| EngineForm {
                     kind: kind.to_owned(),
@@ -147,31 +147,41 @@ impl Predecessor {
         Ok(self.channel.send(Body::Ready(ready), SEND_LIMIT)?)
     }
 
-    /// The rest of what belongs to a document.
-    fn receive_part(&self, document: &[u8]) -> Result<ReceivedPart, PredecessorError> {
-        let (what, count) = match self.channel.receive(WAIT_MAX)?.0 {
-            Body::Callers(callers) => (PartKind::Callers, callers.descriptors),
-            Body::State(state) => (PartKind::Rest, state.descriptors),
+    /// The next part of the state, unless all of it has come.
+    fn receive_part(&self) -> Result<Option<StatePart>, PredecessorError> {
+        let Some(document) = self.channel.receive_of_state(WAIT_MAX)? else {
+            return Ok(None);
+        };
+        let (kind, count) = match self.channel.receive(WAIT_MAX)?.0 {
+            Body::Parties(parties) => (None, parties.descriptors),
+            Body::Rest(rest) => (Some(FollowingParts::Parties), rest.descriptors),
+            Body::State(state) => (Some(FollowingParts::Nothing), state.descriptors),
             other => return Err(unexpected(&other, "the state").into()),
         };
         let descriptors = Descriptors::new(self.channel.receive_descriptors(count, WAIT_MAX)?);
-        Ok(match what {
-            PartKind::Callers => ReceivedPart::Callers(decode(document, "callers")?, descriptors),
-            PartKind::Rest => ReceivedPart::Rest(Box::new(decode(document, "the state")?), descriptors),
-        })
+        Ok(Some(match kind {
+            None => StatePart::Parties(decode(&document, "apps or callers")?, descriptors),
+            Some(following) => {
+                let node = Box::new(decode(&document, "the state")?);
+                StatePart::Rest(node, descriptors, following)
+            }
+        }))
     }
 }
 
-enum PartKind {
-    Callers,
-    Rest,
+/// A part of the state, as it comes.
+enum StatePart {
+    /// Some apps and callers, as many batches as the old process likes.
+    Parties(state::Parties, Descriptors),
+    /// What the node has beside those.
+    Rest(Box<state::Node>, Descriptors, FollowingParts),
 }
 
-/// A part of the state, as it comes.
-enum ReceivedPart {
-    /// Callers that come before the rest, as many batches as the old process likes.
-    Callers(state::FirstCallers, Descriptors),
-    Rest(Box<state::Node>, Descriptors),
+/// What comes after what the node has beside its apps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FollowingParts {
+    Parties,
+    Nothing,
 }
 
 fn decode<T: Message + Default>(document: &[u8], what: &str) -> Result<T, PredecessorError> {
@@ -240,9 +250,9 @@ pub(crate) struct Taken {
     pub(crate) sockets: Sockets,
     /// The policies that the old process's configuration had.
     pub(crate) configured: Vec<Attachment>,
-    pub(crate) restored: restore::RestoredApps,
-    /// How long it took until all of the state was there once some had come, with what was made of callers meanwhile, and to make
-    /// everything of it.
+    pub(crate) restored: RestoredApps,
+    /// How long it took until all of the state was there once some had come, with what was made of apps and callers meanwhile, and to
+    /// make what was left.
     pub(crate) received: Duration,
     pub(crate) made: Duration,
     /// Pages that the kernel had to bring for that.
@@ -273,18 +283,52 @@ pub(crate) fn complete(
     });
     let faults_before = faults_of_thread();
     predecessor.ready()?;
-    let mut callers = RestoringCallers::default();
     let mut came_at = None;
-    let (node, mut descriptors) = loop {
-        let document = predecessor.channel.receive_document(WAIT_MAX)?;
+    let mut restoring = RestoringNode::default();
+    let (mut listeners, mut rest) = (prepared.listeners, None);
+    while let Some(part) = predecessor.receive_part()? {
         came_at.get_or_insert_with(Instant::now);
-        match predecessor.receive_part(&document)? {
-            ReceivedPart::Callers(some, mut descriptors) => callers.add(plane, some, &mut descriptors)?,
-            ReceivedPart::Rest(node, descriptors) => break (*node, descriptors),
+        match part {
+            StatePart::Parties(parties, mut descriptors) => {
+                restoring.add(plane, parties, &mut descriptors)?;
+            }
+            StatePart::Rest(node, mut descriptors, following) => {
+                rest = Some(open_rest(
+                    plane,
+                    &node,
+                    std::mem::take(&mut listeners),
+                    &mut descriptors,
+                )?);
+                restoring.add_rest(plane, *node, &mut descriptors)?;
+                if following == FollowingParts::Nothing {
+                    break;
+                }
+            }
         }
-    };
+    }
     let received_at = Instant::now();
     let came_at = came_at.unwrap_or(received_at);
+    let missing = || PredecessorError::State("what the node has beside its apps is missing".to_owned());
+    let (sockets, unattached) = rest.ok_or_else(missing)?;
+    let restored = restoring.finish(plane, unattached)?;
+    Ok(Taken {
+        sockets,
+        configured,
+        restored,
+        received: received_at - came_at,
+        made: received_at.elapsed(),
+        faults: faults_of_thread() - faults_before,
+    })
+}
+
+/// Takes what the node has beside its apps: its sockets, those of processes that have not attached, and what policies and observers go
+/// on from.
+fn open_rest(
+    plane: &ControlPlane,
+    node: &state::Node,
+    listeners: Vec<(ListenerConfig, ListenerOrigin)>,
+    descriptors: &mut Descriptors,
+) -> Result<(Sockets, Vec<PacketSocket>), PredecessorError> {
     let control = descriptors
         .take(node.control_sockets, &"the control socket")?
         .pop();
@@ -298,9 +342,9 @@ pub(crate) fn complete(
         http: None,
         page: None,
         grpc: Vec::new(),
-        peers: Vec::with_capacity(prepared.listeners.len()),
+        peers: Vec::with_capacity(listeners.len()),
     };
-    for (listener, origin) in prepared.listeners {
+    for (listener, origin) in listeners {
         let socket = match origin {
             ListenerOrigin::Fresh(socket) => socket,
             ListenerOrigin::ToCome(at) => {
@@ -353,15 +397,7 @@ pub(crate) fn complete(
         // Nobody's call depends on it.
         tracing::warn!(%error, "what the other process has counted cannot be gone on from");
     }
-    let restored = restore::node(plane, node, callers, &mut descriptors, unattached)?;
-    Ok(Taken {
-        sockets,
-        configured,
-        restored,
-        received: received_at - came_at,
-        made: received_at.elapsed(),
-        faults: faults_of_thread() - faults_before,
-    })
+    Ok((sockets, unattached))
 }
 
 fn saved_policies(saved: state::Policies) -> SavedPolicies {
