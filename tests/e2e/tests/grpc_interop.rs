@@ -42,6 +42,13 @@ const CASES: [&str; 18] = [
     "orca_per_rpc",
     "orca_oob",
 ];
+/// Those about compression, which Go's programs do not have: a client and a server of the tests' own, in Go, do.
+const COMPRESSION_CASES: [&str; 4] = [
+    "client_compressed_unary",
+    "client_compressed_streaming",
+    "server_compressed_unary",
+    "server_compressed_streaming",
+];
 /// By which Go's client looks at the reports of load that the two last cases are about.
 const READS_LOAD: &str =
     "-service_config_json={\"loadBalancingConfig\":[{\"test_backend_metrics_load_balancer\":{}}]}";
@@ -75,6 +82,7 @@ impl InteropPrograms {
             "google.golang.org/grpc/interop/client",
             "google.golang.org/grpc/interop/server",
             "github.com/fullstorydev/grpcurl/cmd/grpcurl",
+            "./compressed",
             "./descriptors",
         ];
         let built = Command::new("go")
@@ -138,6 +146,14 @@ impl InteropPrograms {
             began.elapsed()
         ))
     }
+}
+
+/// Runs a case about compression, by Go, against what listens at this port; an error is what the client said.
+fn run_compression_case(programs: &InteropPrograms, case: &str, port: u16) -> Result<(), String> {
+    let mut client = programs.command("compressed");
+    let output = client.args([case, &format!("{HOST}:{port}")]).output().unwrap();
+    let said = || format!("{case}: {}", String::from_utf8_lossy(&output.stderr));
+    output.status.success().then_some(()).ok_or_else(said)
 }
 
 /// What the connections on both sides of the node are.
@@ -229,6 +245,11 @@ fn start_server(programs: &InteropPrograms, security: &LinkSecurity, folder: &Pa
         .arg("-port=0")
         .args(security.of_server())
         .env("GRPC_GO_LOG_SEVERITY_LEVEL", "info");
+    listening(command, folder)
+}
+
+/// Starts a server that says its port; the port.
+fn listening(command: Command, folder: &Path) -> (Program, u16) {
     let server = Program::start("interop-server", command, folder);
     let mut port = None;
     eventually("the server says its port", WAIT_MAX, || {
@@ -282,9 +303,29 @@ impl InteropSetting {
         secure: fn(&Path) -> LinkSecurity,
         schemas: NodeSchemas,
     ) -> InteropSetting {
-        let mut world = World::new(ROLE);
+        let world = World::new(ROLE);
         let security = secure(world.directory());
-        let (server, server_port) = start_server(programs, &security, world.directory());
+        let serving = start_server(programs, &security, world.directory());
+        InteropSetting::before(programs, world, serving, security, schemas)
+    }
+
+    /// A server of the cases about compression.
+    fn compressing(programs: &InteropPrograms, schemas: NodeSchemas) -> InteropSetting {
+        let world = World::new(ROLE);
+        let mut command = programs.command("compressed");
+        command.arg("serve");
+        let serving = listening(command, world.directory());
+        InteropSetting::before(programs, world, serving, LinkSecurity::Cleartext, schemas)
+    }
+
+    /// Nodes before a server that listens.
+    fn before(
+        programs: &InteropPrograms,
+        mut world: World,
+        (server, server_port): (Program, u16),
+        security: LinkSecurity,
+        schemas: NodeSchemas,
+    ) -> InteropSetting {
         let address = SocketAddr::from(([127, 0, 0, 1], server_port));
         let given = match schemas {
             NodeSchemas::None => String::new(),
@@ -321,6 +362,15 @@ impl InteropSetting {
 
     /// Runs each case without a node, with one and with two.
     fn run_all(&self, programs: &InteropPrograms) -> CaseFailures {
+        self.run_each(&CASES, |case, port| programs.run_case(case, port, &self.security))
+    }
+
+    /// Has a client carry out each case without a node, with one and with two.
+    fn run_each(
+        &self,
+        cases: &[&str],
+        mut carry_out: impl FnMut(&str, u16) -> Result<(), String>,
+    ) -> CaseFailures {
         let mut failures = CaseFailures::default();
         let [one, two] = [&self.node, &self.before].map(port_of);
         let placements = [
@@ -328,15 +378,40 @@ impl InteropSetting {
             ("one node", one),
             ("two nodes", two),
         ];
-        for case in CASES {
+        for case in cases {
             for (between, port) in placements {
-                if let Err(said) = programs.run_case(case, port, &self.security) {
+                if let Err(said) = carry_out(case, port) {
                     failures.names.push(format!("{case} ({between} between)"));
                     failures.said.push(said);
                 }
             }
         }
         failures
+    }
+
+    /// Has an app carry out each case, with one node and with two.
+    fn run_app(&self, cases: &[&str]) -> CaseFailures {
+        let mut failures = CaseFailures::default();
+        for case in cases {
+            for (between, node) in [("one node", &self.node), ("two nodes", &self.before)] {
+                let mut command = Command::new(ROLE);
+                command
+                    .args(["interop-client", case])
+                    .env("PROVOST_SOCKET", &node.socket);
+                let name = format!("{case}-{}", node.address.port());
+                let mut client = Program::start(&name, command, self.world.directory());
+                let ended = client.ends_within(2 * WAIT_MAX);
+                if ended.is_none_or(|status| !status.success()) {
+                    failures.names.push(format!("{case} ({between} between)"));
+                    failures.said.push(format!("{case}: {ended:?} {}", client.log()));
+                }
+            }
+        }
+        failures
+    }
+
+    fn programs(&self) -> [&Program; 3] {
+        [&self.server, &self.node.program, &self.before.program]
     }
 }
 
@@ -392,6 +467,77 @@ fn gos_client_and_server_notice_no_hot_restart_within_tls() {
     pass_hot_restarts(LinkSecurity::within_tls);
 }
 
+#[test]
+fn gos_client_and_server_compress_through_a_node_and_through_two() {
+    compresses(NodeSchemas::Given, |setting, programs| {
+        setting.run_each(&COMPRESSION_CASES, |case, port| {
+            run_compression_case(programs, case, port)
+        })
+    });
+}
+
+#[test]
+fn gos_client_and_server_compress_through_nodes_that_have_no_schema() {
+    compresses(NodeSchemas::None, |setting, programs| {
+        setting.run_each(&COMPRESSION_CASES, |case, port| {
+            run_compression_case(programs, case, port)
+        })
+    });
+}
+
+#[test]
+fn an_app_passes_the_cases_about_compression_with_gos_server() {
+    compresses(NodeSchemas::Given, |setting, _| {
+        setting.run_app(&COMPRESSION_CASES)
+    });
+}
+
+#[test]
+fn gos_client_passes_the_cases_about_compression_with_an_app() {
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let mut world = World::new(ROLE);
+        let options = |more: &str| NodeOptions {
+            tables: tcp_listener("web", "web") + more,
+            ..NodeOptions::default()
+        };
+        let node = world.node("one", &options(""));
+        let route = format!(
+            "[[route]]\nservice = \"grpc.testing.TestService\"\ntransport = \"tcp\"\nendpoints = [\"{}\"]\n",
+            node.address
+        );
+        let schema = world.directory().join("interop.pb");
+        let written = programs.command("descriptors").arg(&schema).status().unwrap();
+        assert!(written.success());
+        let given = format!("[schemas]\nprefetch = [\"{}\"]\n", schema.display());
+        let before = world.node("before", &options(&(route + &given)));
+        let server = world.interop_server(&node);
+        let mut failures = CaseFailures::default();
+        for case in COMPRESSION_CASES {
+            for (between, node) in [("one node", &node), ("two nodes", &before)] {
+                if let Err(said) = run_compression_case(programs, case, port_of(node)) {
+                    failures.names.push(format!("{case} ({between} between)"));
+                    failures.said.push(said);
+                }
+            }
+        }
+        failures.none_or_fail(&[&server.program, &node.program, &before.program]);
+    });
+}
+
+/// Cases about compression, with a server of Go behind the nodes.
+fn compresses(schemas: NodeSchemas, run: fn(&InteropSetting, &'static InteropPrograms) -> CaseFailures) {
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let setting = InteropSetting::compressing(programs, schemas);
+        run(&setting, programs).none_or_fail(&setting.programs());
+    });
+}
+
 /// Without a file of a schema: what grpcurl knows of services the node has told it.
 #[test]
 fn grpcurl_finds_and_calls_services_by_reflection_alone() {
@@ -443,23 +589,7 @@ fn app_passes(secure: fn(&Path) -> LinkSecurity, schemas: NodeSchemas) {
     };
     watched(move || {
         let setting = InteropSetting::new(programs, secure, schemas);
-        let mut failures = CaseFailures::default();
-        for case in CASES {
-            for (between, node) in [("one node", &setting.node), ("two nodes", &setting.before)] {
-                let mut command = Command::new(ROLE);
-                command
-                    .args(["interop-client", case])
-                    .env("PROVOST_SOCKET", &node.socket);
-                let name = format!("{case}-{}", node.address.port());
-                let mut client = Program::start(&name, command, setting.world.directory());
-                let ended = client.ends_within(2 * WAIT_MAX);
-                if ended.is_none_or(|status| !status.success()) {
-                    failures.names.push(format!("{case} ({between} between)"));
-                    failures.said.push(format!("{case}: {ended:?} {}", client.log()));
-                }
-            }
-        }
-        failures.none_or_fail(&[&setting.server, &setting.node.program, &setting.before.program]);
+        setting.run_app(&CASES).none_or_fail(&setting.programs());
     });
 }
 
@@ -525,7 +655,7 @@ fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity, schemas: NodeSchemas) {
     watched(move || {
         let setting = InteropSetting::new(programs, secure, schemas);
         let failures = setting.run_all(programs);
-        failures.none_or_fail(&[&setting.server, &setting.node.program, &setting.before.program]);
+        failures.none_or_fail(&setting.programs());
         // They went that way.
         let log = setting.node.program.log();
         assert!(log.contains("transport=\"grpc\""));

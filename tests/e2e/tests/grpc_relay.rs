@@ -1,15 +1,18 @@
 //! An unmodified gRPC server behind the second of two nodes: clients call the first one, which calls the other by the native
 //! protocol.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod authority;
 mod grpc_client;
 #[path = "grpc_out/tonic_probe.rs"]
 mod tonic_probe;
 
-use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use authority::Authority;
 use grpc_client::traffic::SteadyTraffic;
 use grpc_client::{GrpcProbe, HoldReply, HoldRequest, PourRequest, place, run, spawn, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
@@ -34,7 +37,7 @@ struct RelaySetting {
     world: World,
 }
 
-fn route(transport: &str, endpoint: SocketAddr, more: &str) -> String {
+fn route(transport: &str, endpoint: impl std::fmt::Display, more: &str) -> String {
     format!(
         "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
     )
@@ -53,9 +56,30 @@ impl RelaySetting {
     }
 
     fn with(transport: &str, export: &str) -> RelaySetting {
+        let world = World::new(ROLE);
         let server = TonicServer::start();
-        let mut world = World::new(ROLE);
-        let tables = route("grpc", server.address, export);
+        let tables = [String::new(), route("grpc", server.address, export)];
+        RelaySetting::between(world, transport, server, tables)
+    }
+
+    /// Nodes that prove to each other who they are. The server is at a Unix socket of the second one's host.
+    fn within_tls(transport: &str) -> RelaySetting {
+        let world = World::new(ROLE);
+        let authority = Authority::new();
+        let [a, b] = ["a", "b"].map(|node| authority.vouch_for(node, world.directory()));
+        let socket = world.directory().join("server.sock");
+        let server = TonicServer::at_unix(UnixListener::bind(&socket).unwrap());
+        let b = route("grpc", format_args!("unix:{}", socket.display()), EXPORTED) + &b;
+        RelaySetting::between(world, transport, server, [a, b])
+    }
+
+    /// With tables of node a beside its listener and its route, and all those of node b.
+    fn between(
+        mut world: World,
+        transport: &str,
+        server: TonicServer,
+        [more_a, tables]: [String; 2],
+    ) -> RelaySetting {
         let mut b = world.node("b", &options(tables.clone()));
         if transport == "datagram" {
             // At the same port.
@@ -66,7 +90,7 @@ impl RelaySetting {
             b.reconfigure(&options(tables + &listener));
             b.restart();
         }
-        let tables = tcp_listener("web", "web") + &route(transport, b.address, "");
+        let tables = tcp_listener("web", "web") + &route(transport, b.address, &more_a);
         let a = world.node("a", &options(tables));
         for node in [&a, &b] {
             node.operate(&["schema", "prefetch", PROTO]);
@@ -355,10 +379,14 @@ fn what_a_client_does_not_read_is_bounded_at_both_nodes() {
 }
 
 /// Hot restarts of each node in turn, and some that fail.
-fn replaced_in_turn(transport: &str) {
-    let mut setting = RelaySetting::over(transport);
+fn replaced_in_turn(setting: &mut RelaySetting) {
     let traffic = SteadyTraffic::begin(&setting.probe(), "relayed");
-    for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+    for fault in [
+        Fault::EndsAtTheState,
+        Fault::EndsAmongParties,
+        Fault::DeclinesAmongParties,
+        Fault::EndsBeforeTheCommit,
+    ] {
         setting.b.set_faulty_successor(fault);
         println!("{}", setting.b.try_replace().expect_err("it fails"));
         traffic.go_on();
@@ -380,12 +408,33 @@ fn replaced_in_turn(transport: &str) {
 
 #[test]
 fn hot_restarts_of_either_node_keep_calls_and_streams_over_tcp() {
-    tested(|| replaced_in_turn("tcp"));
+    tested(|| replaced_in_turn(&mut RelaySetting::over("tcp")));
 }
 
 #[test]
 fn hot_restarts_of_either_node_keep_calls_and_streams_over_datagrams() {
-    tested(|| replaced_in_turn("datagram"));
+    tested(|| replaced_in_turn(&mut RelaySetting::over("datagram")));
+}
+
+/// As above, and each node knows the other one by its certificate.
+fn replaced_in_turn_within_tls(transport: &str) {
+    let mut setting = RelaySetting::within_tls(transport);
+    replaced_in_turn(&mut setting);
+    for (node, other) in [(&setting.a, "b"), (&setting.b, "a")] {
+        let identity = format!("identity=\"spiffe://test/{other}\"");
+        let log = node.program.log();
+        assert!(log.contains(&identity), "{identity} is not in {log}");
+    }
+}
+
+#[test]
+fn hot_restarts_of_either_node_keep_calls_and_streams_over_tcp_within_tls() {
+    tested(|| replaced_in_turn_within_tls("tcp"));
+}
+
+#[test]
+fn hot_restarts_of_either_node_keep_calls_and_streams_over_datagrams_within_tls() {
+    tested(|| replaced_in_turn_within_tls("datagram"));
 }
 
 /// A table of an app with a bound of its connections.
