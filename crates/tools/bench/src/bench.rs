@@ -106,7 +106,9 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(call: &'a Call, suite: Suite, scope: Scope, cores: &'a [usize]) -> Bench<'a> {
         let setups = suite.setups().iter().copied();
-        let setups = setups.filter(|setup| call.setups.has(setup.name())).collect();
+        let is_measured =
+            |setup: &Setup| call.setups.has(setup.name()) && !setup.measures(suite, scope).is_empty();
+        let setups = setups.filter(is_measured).collect();
         let in_turn = InTurn::new(|name| suite == Suite::Policy && call.setups.has(name));
         Bench {
             call,

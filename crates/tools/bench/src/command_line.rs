@@ -71,11 +71,13 @@ Setups:
   provost datagram sealed           the same over the datagram transport, sealed by a key from mutual TLS";
 
 const GRPC_EXAMPLES: &str = "Examples:
-  cargo xtask bench grpc --quick                               under 5 minutes
+  cargo xtask bench grpc --quick                               under 8 minutes, once the clients are built
   cargo xtask bench grpc --quick --only ' two'                 two proxies in a row: as sidecars stand
   cargo xtask bench grpc --json grpc.json                      everything, kept
 
-nginx and HAProxy are Debian's (packages nginx-light, haproxy); a setup whose program is missing has no figure.";
+nginx and HAProxy are Debian's (packages nginx-light, haproxy); a setup whose program is missing has no figure. Two more clients call through
+nodes and Envoys, as a check: ghz, which Go builds, and one with gRPC's C++ library (packages make, g++, pkg-config, libgrpc++-dev,
+libprotobuf-dev, protobuf-compiler-grpc). They say no p99.9. --only ghz,c++ has them alone.";
 
 const DATAGRAM_EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --quick                           the ends of every scale, under 2 minutes

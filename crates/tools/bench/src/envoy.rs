@@ -39,7 +39,7 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
 }
 
 /// Where this bench keeps what it installs.
-fn cache_folder() -> PathBuf {
+pub(crate) fn cache_folder() -> PathBuf {
     std::env::var_os("PROVOST_BENCH_CACHE").map_or_else(|| PathBuf::from("target/bench"), PathBuf::from)
 }
 

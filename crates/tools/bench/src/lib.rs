@@ -15,6 +15,7 @@ mod datagram;
 mod envoy;
 mod envoy_policy;
 mod failure;
+mod foreign;
 mod grpc_targets;
 mod idle;
 mod in_turn;

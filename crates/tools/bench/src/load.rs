@@ -80,7 +80,14 @@ pub(crate) fn measure(
     })
 }
 
-struct Window {
+/// Measures processes while another program makes load, behind its warm-up.
+pub(crate) fn watch(load: &Load, client: u32) -> Window {
+    std::thread::sleep(Duration::from_secs_f64(load.warmup_seconds));
+    Window::over(&Run::default(), load, client)
+}
+
+/// What processes have taken in the time of a measurement.
+pub(crate) struct Window {
     seconds: f64,
     cpu_seconds: BTreeMap<String, f64>,
     busy_seconds: f64,
@@ -96,9 +103,13 @@ impl Window {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_secs_f64(load.warmup_seconds));
+        Ok(Window::over(run, load, std::process::id()))
+    }
+
+    fn over(run: &Run, load: &Load, client: u32) -> Window {
         let client = Watched {
             name: "client".into(),
-            pid: std::process::id(),
+            pid: client,
         };
         let watched: Vec<&Watched> = std::iter::once(&client).chain(&load.watched).collect();
         let snapshot = || -> Vec<f64> {
@@ -126,16 +137,25 @@ impl Window {
             .map(|process| process.name.clone())
             .zip(spent)
             .collect();
-        Ok(Window {
+        Window {
             seconds,
             cpu_seconds,
             busy_seconds: busy_after - busy_before,
-        })
+        }
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.seconds
     }
 
     fn report(self, load: &Load, latencies: &Latencies, errors: u64) -> Report {
-        let own_seconds: f64 = self.cpu_seconds.values().sum();
         let report = latencies.report(self.seconds, errors);
+        self.beside(load, report)
+    }
+
+    /// Puts what processes have taken beside what calls came to.
+    pub(crate) fn beside(self, load: &Load, report: Report) -> Report {
+        let own_seconds: f64 = self.cpu_seconds.values().sum();
         Report {
             gbps: report.rps * load.size_bytes as f64 * 8.0 / 1e9,
             foreign_cores: (self.busy_seconds - own_seconds).max(0.0) / self.seconds,

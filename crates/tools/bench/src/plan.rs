@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::foreign::ForeignClient;
 use crate::report::{BlockedUser, Traffic};
 
 const KIB: usize = 1 << 10;
@@ -48,6 +49,8 @@ pub(crate) enum Setup {
     Proxied(ProxyKind, ProxyHops),
     /// gRPC through two nodes, the client's with policies.
     ProxiedWith(Chain),
+    /// The same server behind the same proxies, called by another client: a check of what tonic's says.
+    Foreign(ForeignClient, ProxyKind, ProxyHops),
     /// A gRPC client, two nodes, an app that serves.
     GrpcToApp,
     /// An app that calls, two nodes, a gRPC server.
@@ -142,6 +145,21 @@ impl ProxyKind {
     }
 }
 
+/// As tables have it.
+fn name_of_check(client: ForeignClient, proxy: ProxyKind, hops: ProxyHops) -> &'static str {
+    let is_node = proxy == ProxyKind::Provost;
+    match (client, is_node, hops) {
+        (ForeignClient::Ghz, false, ProxyHops::One) => "ghz+envoy one",
+        (ForeignClient::Ghz, false, ProxyHops::Two) => "ghz+envoy two",
+        (ForeignClient::Ghz, true, ProxyHops::One) => "ghz+provost one",
+        (ForeignClient::Ghz, true, ProxyHops::Two) => "ghz+provost two",
+        (ForeignClient::Cpp, false, ProxyHops::One) => "c++ client+envoy one",
+        (ForeignClient::Cpp, false, ProxyHops::Two) => "c++ client+envoy two",
+        (ForeignClient::Cpp, true, ProxyHops::One) => "c++ client+provost one",
+        (ForeignClient::Cpp, true, ProxyHops::Two) => "c++ client+provost two",
+    }
+}
+
 impl Setup {
     /// What `bench policy` compares: mRPC's figure 6, and chains of policies.
     pub(crate) const POLICY: [Setup; 22] = [
@@ -188,7 +206,7 @@ impl Setup {
     ];
 
     /// What `bench grpc` compares: programs that know nothing of Provost, through one proxy and through two.
-    pub(crate) const GRPC: [Setup; 15] = [
+    pub(crate) const GRPC: [Setup; 23] = [
         Setup::Tonic,
         Setup::Proxied(ProxyKind::Envoy, ProxyHops::One),
         Setup::Proxied(ProxyKind::Nginx, ProxyHops::One),
@@ -204,11 +222,20 @@ impl Setup {
         Setup::ProxiedWith(Chain::RateLimit),
         Setup::TonicEnvoy(EnvoyPolicy::Rbac),
         Setup::ProxiedWith(Chain::FieldAccess),
+        Setup::Foreign(ForeignClient::Ghz, ProxyKind::Envoy, ProxyHops::One),
+        Setup::Foreign(ForeignClient::Ghz, ProxyKind::Provost, ProxyHops::One),
+        Setup::Foreign(ForeignClient::Ghz, ProxyKind::Envoy, ProxyHops::Two),
+        Setup::Foreign(ForeignClient::Ghz, ProxyKind::Provost, ProxyHops::Two),
+        Setup::Foreign(ForeignClient::Cpp, ProxyKind::Envoy, ProxyHops::One),
+        Setup::Foreign(ForeignClient::Cpp, ProxyKind::Provost, ProxyHops::One),
+        Setup::Foreign(ForeignClient::Cpp, ProxyKind::Envoy, ProxyHops::Two),
+        Setup::Foreign(ForeignClient::Cpp, ProxyKind::Provost, ProxyHops::Two),
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Setup::Proxied(proxy, hops) => proxy.name(hops),
+            Setup::Foreign(client, proxy, hops) => name_of_check(client, proxy, hops),
             Setup::ProxiedWith(Chain::FieldAccess) => "tonic+provost acl",
             Setup::ProxiedWith(_) => "tonic+provost rate",
             Setup::GrpcToApp => "tonic to provost",
@@ -298,6 +325,9 @@ impl Setup {
     fn grpc_measures(self, scope: Scope) -> Vec<Measure> {
         match self {
             Setup::TonicEnvoy(_) | Setup::ProxiedWith(_) => self.policy_measures(scope),
+            // To build these clients takes longer than all the rest.
+            Setup::Foreign(..) if scope == Scope::Smoke => Vec::new(),
+            Setup::Foreign(..) => vec![Measure::rate(64, 1)],
             _ => self.call_measures(scope),
         }
     }

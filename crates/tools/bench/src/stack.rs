@@ -23,6 +23,8 @@ pub(crate) struct Stack {
     address: String,
     environment: Environment,
     folder: PathBuf,
+    /// The client of others that calls, if one does.
+    foreign: Option<PathBuf>,
     /// The hosts of its nodes, if they are not this one.
     _link: Option<NetworkLink>,
 }
@@ -50,12 +52,11 @@ impl Stack {
                 stack.sidecar("ingress", ProxyKind::Envoy, &program, &[])?;
                 stack.sidecar("egress", ProxyKind::Envoy, &program, &filters)?;
             }
-            Setup::Proxied(ProxyKind::Provost, ProxyHops::One) => {
-                stack.server(&Role::TonicServer)?;
-                stack.grpc_node("egress", ServicePlace::GrpcServer, &Policies::bare())?;
-            }
-            Setup::Proxied(ProxyKind::Provost, ProxyHops::Two) => stack.two_grpc_nodes(&Policies::bare())?,
             Setup::Proxied(proxy, hops) => stack.proxied(proxy, hops)?,
+            Setup::Foreign(client, proxy, hops) => {
+                stack.foreign = Some(client.program()?);
+                stack.proxied(proxy, hops)?;
+            }
             Setup::ProxiedWith(chain) => stack.two_grpc_nodes(&Policies::of(chain, folder)?)?,
             Setup::GrpcToApp => {
                 stack.serving_node(&Policies::bare())?;
@@ -135,6 +136,7 @@ impl Stack {
             address: String::new(),
             environment: Environment::new(),
             folder: folder.into(),
+            foreign: None,
             _link: None,
         }
     }
@@ -229,6 +231,12 @@ impl Stack {
             | Setup::Proxied(..)
             | Setup::ProxiedWith(_)
             | Setup::GrpcToApp => Role::TonicClient { address, load },
+            Setup::Foreign(client, ..) => Role::ForeignClient {
+                client,
+                program: self.foreign.clone().unwrap_or_default(),
+                address,
+                load,
+            },
             Setup::ProvostBare
             | Setup::ProvostNull
             | Setup::ProvostOver(_)
@@ -288,8 +296,16 @@ impl Stack {
         Ok(())
     }
 
-    /// gRPC's server behind proxies of one kind.
+    /// gRPC's server behind proxies of one kind, or nodes.
     fn proxied(&mut self, proxy: ProxyKind, hops: ProxyHops) -> Result<(), Failure> {
+        match (proxy, hops) {
+            (ProxyKind::Provost, ProxyHops::One) => {
+                self.server(&Role::TonicServer)?;
+                return self.grpc_node("egress", ServicePlace::GrpcServer, &Policies::bare());
+            }
+            (ProxyKind::Provost, ProxyHops::Two) => return self.two_grpc_nodes(&Policies::bare()),
+            _ => {}
+        }
         let program = proxy.program()?;
         self.server(&Role::TonicServer)?;
         match hops {

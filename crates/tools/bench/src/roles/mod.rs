@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::datagram;
 use crate::failure::Failure;
+use crate::foreign::{self, ForeignClient};
 use crate::link::Host;
 use crate::process;
 use crate::report::Load;
@@ -79,6 +80,13 @@ pub(crate) enum Role {
         address: String,
         load: Load,
     },
+    /// Has a program of others make load on a [`Role::TonicServer`].
+    ForeignClient {
+        client: ForeignClient,
+        program: PathBuf,
+        address: String,
+        load: Load,
+    },
     /// Answers calls that come through its node's service.
     ProvostServer {
         served: Served,
@@ -131,6 +139,12 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         Role::Floor { part } => floor::play(&part),
         Role::TonicServer => tonic::serve(),
         Role::TonicClient { address, load } => print(&tonic::load(&address, &load)?),
+        Role::ForeignClient {
+            client,
+            program,
+            address,
+            load,
+        } => print(&foreign::load(client, &program, &address, &load)?),
         Role::ProvostServer { served } => provost::serve(served),
         Role::ProvostClient { load } => print(&provost::load(&load)?),
         Role::ProvostTimeline { load, path } => print(&timeline::run(&load, &path)?),
