@@ -36,16 +36,9 @@ const ALONE: [(&str, &str, &str); 6] = [
     ("provost-e2e", "bystander", "measures one app beside another"),
 ];
 
-/// Packages whose tests start whole nodes, or simulated NICs whose clocks go on while the thread of the wire between them waits for a
-/// core. On cores that are busy with other tests, one in some thousand may come too late; the protocols, formats and simulators are
-/// repeatable, and so never repeated.
-const WHOLE_NODES: [&str; 5] = [
-    "provost-e2e",
-    "provost-hostile",
-    "provostd",
-    "provost-cli",
-    "provost-transport-nic",
-];
+/// Packages whose tests start whole nodes. On cores that are busy with other tests, one in some thousand may come too late; the
+/// protocols, formats and simulators are repeatable, and so never repeated.
+const WHOLE_NODES: [&str; 4] = ["provost-e2e", "provost-hostile", "provostd", "provost-cli"];
 
 /// The program that compares what the compiler says with golden files: the linter writes types with their whole paths.
 const COMPILER_ERRORS: &str = "misuse";

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use provost_conformance::{End, LeftState, Pair, Successors, methods};
+use provost_conformance::{End, LeftState, Node, Pair, Successors, methods};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_nic_model::RtlModel;
 use provost_transport_nic::{
@@ -13,7 +14,9 @@ use provost_transport_nic::{
 };
 
 /// How far the clock goes in a round in which nothing moves.
-const IDLE_ROUND_NS: u64 = 250_000;
+pub(crate) const IDLE_ROUND_NS: u64 = 250_000;
+/// When the harness's clock begins: until then, what polls an end before tells the time.
+const HARNESS_BEGINS_NS: u64 = 1_000_000_000;
 
 fn hello() -> Hello {
     Hello {
@@ -35,8 +38,20 @@ pub(crate) fn params(address: String) -> ConnectParams {
     }
 }
 
+fn end(established: NicEstablished) -> End {
+    let config = TransportConfig {
+        keepalive_interval_ns: 0,
+        ..TransportConfig::default()
+    };
+    let link = Arc::new(ConnectionSignals::new());
+    End {
+        engine: Box::new(NicTransport::new(established, config, link.clone(), 0)),
+        link,
+    }
+}
+
 /// The client's end and the server's, of which the client uses the address that it is given for the server's.
-fn established(through: impl FnOnce(SocketAddr) -> SocketAddr) -> (NicEstablished, NicEstablished) {
+fn established(through: impl FnOnce(SocketAddr) -> SocketAddr) -> (End, End) {
     let mut listener = NicListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = through(listener.address());
     let client = std::thread::spawn(move || {
@@ -58,24 +73,30 @@ fn established(through: impl FnOnce(SocketAddr) -> SocketAddr) -> (NicEstablishe
         limits: Limits::default(),
     };
     let server = accept(caller, Instant::now() + Duration::from_secs(60), welcome).unwrap();
-    (client.join().unwrap().unwrap(), server)
+    let server = polled_until_end(end(server), &client);
+    (end(client.join().unwrap().unwrap()), server)
+}
+
+/// Polls the server's end while its client connects: the last packet of the server's answer may have been lost, and its NIC has to be there to
+/// send it again.
+fn polled_until_end<T>(server: End, client: &JoinHandle<T>) -> End {
+    let link = server.link.clone();
+    let mut server = Node::new(server);
+    let began = Instant::now();
+    while !client.is_finished() {
+        let elapsed_ns = began.elapsed().as_nanos() as u64;
+        server.poll(elapsed_ns.min(HARNESS_BEGINS_NS));
+        std::thread::yield_now();
+    }
+    End {
+        engine: server.into_engine(),
+        link,
+    }
 }
 
 /// A pair whose client uses the address that it is given for the server's.
 pub(crate) fn pair_through(through: impl FnOnce(SocketAddr) -> SocketAddr) -> Pair {
-    let config = TransportConfig {
-        keepalive_interval_ns: 0,
-        ..TransportConfig::default()
-    };
-    let end = |established| {
-        let link = Arc::new(ConnectionSignals::new());
-        End {
-            engine: Box::new(NicTransport::new(established, config, link.clone(), 0)),
-            link,
-        }
-    };
     let (client, server) = established(through);
-    let (client, server) = (end(client), end(server));
     let successors = NicSuccessors {
         links: [client.link.clone(), server.link.clone()],
     };
