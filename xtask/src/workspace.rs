@@ -7,6 +7,9 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+/// How the names of variables begin by which cargo tells a program of the package that it is of.
+const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
 /// Why the workspace or a command in it was of no use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkspaceError {
@@ -144,6 +147,14 @@ impl Workspace {
     pub(crate) fn cargo_unlinted(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cargo_program());
         command.current_dir(&self.root).args(arguments);
+        // What cargo has told this program of its own package is not that command's: dependencies whose build scripts look at it (`ring`)
+        // would be built anew, with all that is made of them, and again by the next build that was typed.
+        for (name, _) in std::env::vars_os() {
+            let begins_with = |start: &&str| name.to_str().is_some_and(|name| name.starts_with(*start));
+            if OF_PACKAGE.iter().any(begins_with) {
+                command.env_remove(name);
+            }
+        }
         command
     }
 
@@ -237,4 +248,22 @@ pub(crate) fn show(command: &Command) -> String {
 /// The cargo that runs us, so that a toolchain chosen on the command line stays chosen.
 fn cargo_program() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_told_nothing_of_this_package() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let workspace = Workspace::load().unwrap();
+        let cargo = workspace.cargo(&["build"]);
+        let taken_away = |name: &str| {
+            let mut changed = cargo.get_envs();
+            changed.any(|(changed, value)| changed == name && value.is_none())
+        };
+        assert!(taken_away("CARGO_MANIFEST_DIR") && taken_away("CARGO_PKG_NAME"));
+        assert!(!taken_away("PATH"));
+    }
 }
