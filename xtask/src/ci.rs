@@ -70,8 +70,7 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     step("publishable", || {
         none(publishable::complaints_with_contents(workspace))
     })?;
-    let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
-    let programs = step("lint and build", || programs::build(&workspace, &[]))?;
+    let (workspace, programs) = build()?;
     let mut tally = RunTally::default();
     let over_dpdk = step("lint and build over DPDK", || {
         programs_over_dpdk(&workspace, &mut tally)
@@ -84,6 +83,13 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     run_programs(&workspace, programs, &mut tally)?;
     eprintln!("== everything: done in {} s", began.elapsed().as_secs());
     tally.conclude()
+}
+
+/// Lints and builds the workspace; gives it, with the programs of its tests.
+pub(crate) fn build() -> Result<(Workspace, Vec<TestProgram>), Complaints> {
+    let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
+    let programs = step("lint and build", || programs::build(&workspace, &[]))?;
+    Ok((workspace, programs))
 }
 
 fn step<T>(name: &str, body: impl FnOnce() -> Result<T, Complaints>) -> Result<T, Complaints> {

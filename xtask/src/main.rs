@@ -131,7 +131,11 @@ enum ChoreCommand {
         chore: hw::HardwareChore,
     },
     /// Everything that continuous integration checks
-    Ci,
+    Ci {
+        /// Only lint and build what its tests need, and run nothing
+        #[arg(long)]
+        only_build: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -195,7 +199,8 @@ fn run(chore: ChoreCommand, workspace: &Workspace) -> Result<(), Complaints> {
         ChoreCommand::Check { base } => check::check_changed(workspace, base.as_deref()),
         ChoreCommand::Commits { base } => none(commits::complaints(workspace, base.as_deref())),
         ChoreCommand::Hw { chore } => hw::run(workspace, &chore),
-        ChoreCommand::Ci => ci::check_all(workspace),
+        ChoreCommand::Ci { only_build: true } => ci::build().map(drop),
+        ChoreCommand::Ci { only_build: false } => ci::check_all(workspace),
     }
 }
 
