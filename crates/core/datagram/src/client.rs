@@ -179,6 +179,8 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GoingOn {
     Nothing,
+    /// Nothing but that a call that waits can begin, once the call's buffers were taken out.
+    CallWaits,
     /// Once the call's buffers were taken out. Or its round trip says something.
     Possible,
 }
@@ -406,7 +408,9 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
+    /// Begins a call that waits, in this slot.
+    #[inline]
+    pub(crate) fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
         while let Some(call) = self.backlog.pop_front() {
             let Some(call) = self.start_short(shared, slot, call) else {
                 return;

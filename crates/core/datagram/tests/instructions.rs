@@ -20,7 +20,7 @@ const BUDGETS_CHECKED: [Budget; 2] = [("all short cuts", 5, 1_588), ("checked by
 const BUDGETS_OPTIMIZED: [Budget; 5] = [
     ("all short cuts", 5, 707),
     ("all short cuts", 3, 829),
-    ("all short cuts", 11, 781),
+    ("all short cuts", 11, 750),
     ("checked by CRC32C", 5, 1_590),
     ("sealed by AES-128-GCM", 5, 5_425),
 ];

@@ -296,8 +296,8 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Takes the response of one packet that its slot expects; `None` if it is something else. The call's buffers are still in the
-    /// slot then, for whoever takes them next: so they are moved once. If something goes on, [`ClientSession::note_round_trip`] is to
-    /// be called, too.
+    /// slot then, for whoever takes them next: so they are moved once. If more goes on than that a call waits,
+    /// [`ClientSession::note_round_trip`] is to be called, too.
     #[inline(always)]
     pub(crate) fn take_expected(
         &mut self,
@@ -341,11 +341,12 @@ impl<A: Copy> ClientSession<A> {
             self.timer_ns = NEVER;
         }
         shared.statistics.calls_completed += 1;
-        let is_more_possible = !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining;
-        let going_on = if says_much || is_more_possible {
+        let going_on = if says_much || self.starved != 0 || self.state == State::Draining {
             GoingOn::Possible
-        } else {
+        } else if self.backlog.is_empty() {
             GoingOn::Nothing
+        } else {
+            GoingOn::CallWaits
         };
         Some((slot, going_on))
     }

@@ -226,6 +226,7 @@ impl<A: Address> Endpoint<A> {
                         let completion = slot.completion(id, Ok(head.prefix().code));
                         handler.completed(self, self.shared.clock.told_ns(), completion);
                     }
+                    Some((_, GoingOn::CallWaits)) => self.complete_and_begin_next(head, handler),
                     Some((_, GoingOn::Possible)) => self.complete_and_go_on(head, arrival.marked, handler),
                     None => return false,
                 }
@@ -233,6 +234,17 @@ impl<A: Address> Endpoint<A> {
             _ => return false,
         }
         true
+    }
+
+    /// Hands over the end of a call whose slot is the next one's, which waits.
+    #[inline(never)]
+    fn complete_and_begin_next<'p>(&mut self, head: DataHead, handler: &mut impl EventHandler<'p, A>) {
+        let Some(Session::Client(client)) = self.sessions.get_mut(head.session()) else {
+            return;
+        };
+        let completion = client.completion(head.slot(), Ok(head.prefix().code));
+        client.start_waiting(&mut self.shared, head.slot());
+        handler.completed(self, self.shared.clock.told_ns(), completion);
     }
 
     /// Hands over the end of a call that makes something possible.
