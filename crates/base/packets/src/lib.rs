@@ -66,6 +66,13 @@ pub trait Wire {
     /// it returns. Without room, or with too many bytes, the packet is lost, as it may be anywhere on its way.
     fn transmit(&mut self, to: Self::Address, head: &[u8], payload: &[u8]);
 
+    /// As [`Wire::transmit`], for one of several packets that follow each other: how soon all of them are there matters more than how
+    /// soon the first is.
+    #[inline(always)]
+    fn transmit_part(&mut self, to: Self::Address, head: &[u8], payload: &[u8]) {
+        self.transmit(to, head, payload);
+    }
+
     /// Sends what was taken, in one batch. What the wire has no room for stays until the next time.
     ///
     /// # Errors

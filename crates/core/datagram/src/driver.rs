@@ -316,7 +316,7 @@ struct WireSink<'w, W>(&'w mut W);
 impl<W: Wire> PacketSink<W::Address> for WireSink<'_, W> {
     #[inline(never)]
     fn packet(&mut self, to: W::Address, head: &[u8], payload: &[u8]) {
-        self.0.transmit(to, head, payload);
+        self.0.transmit_part(to, head, payload);
     }
 
     #[inline(always)]

@@ -38,6 +38,8 @@ impl Clock for ManualClock {
 struct CountedWire {
     wire: InProcess,
     sent: Rc<Cell<usize>>,
+    /// Those of them that it was told to be one of several.
+    parts: usize,
 }
 
 impl Wire for CountedWire {
@@ -70,6 +72,11 @@ impl Wire for CountedWire {
     fn transmit(&mut self, to: u8, head: &[u8], payload: &[u8]) {
         self.sent.set(self.sent.get() + 1);
         self.wire.transmit(to, head, payload);
+    }
+
+    fn transmit_part(&mut self, to: u8, head: &[u8], payload: &[u8]) {
+        self.parts += 1;
+        self.transmit(to, head, payload);
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -109,6 +116,7 @@ impl DriverPair {
             let wire = CountedWire {
                 wire,
                 sent: Rc::clone(&sent),
+                parts: 0,
             };
             let driver = Driver::with_clock(config, wire, clock.clone()).expect("the options are in range");
             (driver, sent)
@@ -244,4 +252,30 @@ fn a_server_that_lags_behind_answers_two_batches_at_once() {
 fn a_server_whose_handlers_are_slow_answers_each_batch() {
     let mut pair = DriverPair::new(Algorithm::Off);
     assert_eq!(batches_before_answers(&mut pair, 1_000), 1);
+}
+
+#[test]
+fn a_wire_is_told_which_packets_are_one_of_several_of_a_message() {
+    const PACKETS: usize = 5;
+    let mut pair = DriverPair::new(Algorithm::Off);
+    let before = pair.client.wire().parts;
+    pair.call_all();
+    pair.client.turn(|_, _, _| {}).expect("the wire is of use");
+    assert_eq!(pair.client.wire().parts, before, "each message has one packet");
+    let (now_ns, endpoint) = pair.client.endpoint();
+    let call = Call {
+        method: 1,
+        tag: 0,
+        request: MsgBuf::from_slice(&vec![7; PACKETS * endpoint.packet_payload_bytes()]),
+        response: MsgBuf::with_capacity(32),
+    };
+    endpoint
+        .call(now_ns, pair.sessions[0], call)
+        .expect("the call is taken");
+    pair.answer_all();
+    while pair.client.wire().parts < before + PACKETS {
+        pair.client.turn(|_, _, _| {}).expect("the wire is of use");
+        pair.serve(|_, _| {});
+    }
+    assert_eq!(pair.client.wire().parts, before + PACKETS);
 }

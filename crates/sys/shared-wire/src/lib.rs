@@ -40,6 +40,7 @@
 //! where the kernel has no `membarrier`, it has one.
 
 mod greeting;
+mod past_caches;
 mod region;
 mod waiting;
 mod wire;

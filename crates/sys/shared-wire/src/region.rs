@@ -13,6 +13,7 @@ use provost_shm::{
 use rustix::mm::Advice;
 
 use crate::SetupError;
+use crate::past_caches::copy_past_caches;
 
 /// Bytes of the largest packet: at least, and at most.
 pub const PACKET_BYTES_MIN: usize = 128;
@@ -141,6 +142,13 @@ impl Region {
     }
 }
 
+/// How a payload gets into its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PayloadWay {
+    ThroughCaches,
+    PastCaches,
+}
+
 /// What this process writes.
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -174,7 +182,7 @@ impl Own {
 
     /// Puts a packet together in a slot that the producer says is free. It must fit the slot.
     #[inline]
-    pub(crate) fn write(&mut self, slot: u32, head: &[u8], payload: &[u8]) {
+    pub(crate) fn write(&mut self, slot: u32, head: &[u8], payload: &[u8], payload_way: PayloadWay) {
         assert!(head.len() + payload.len() <= self.region.shape.packet_bytes as usize);
         let packet = self.region.packet(slot);
         // SAFETY: both pieces fit the slot (asserted), which this process alone can write (the memfd is sealed) and
@@ -182,9 +190,11 @@ impl Own {
         // is referred to by while it is free, so they do not overlap it.
         unsafe {
             packet.copy_from_nonoverlapping(head.as_ptr(), head.len());
-            packet
-                .add(head.len())
-                .copy_from_nonoverlapping(payload.as_ptr(), payload.len());
+            let rest = packet.add(head.len());
+            match payload_way {
+                PayloadWay::ThroughCaches => rest.copy_from_nonoverlapping(payload.as_ptr(), payload.len()),
+                PayloadWay::PastCaches => copy_past_caches(payload.as_ptr(), rest, payload.len()),
+            }
         }
     }
 }

@@ -11,13 +11,15 @@ use provost_shm::{Doorbell, Interest, PacketListener, PacketSocket, Ringer, Wait
 
 use crate::SetupError;
 use crate::greeting::{self, Barriers, Greeting};
-use crate::region::{Ends, Own, Peers, Shape};
+use crate::region::{Ends, Own, PayloadWay, Peers, Shape};
 use crate::waiting::{Polled, Waiting, Woken, barrier, register_barriers};
 
 /// Looks in vain after which the kernel is asked whether the peer lives: some milliseconds of polling.
 const LOOKS_IN_VAIN: u32 = 1 << 16;
 /// Slots go back to the peer when so large a part of the ring was read, in one piece with others.
 const RELEASE_PART: u32 = 8;
+/// Bytes of a payload, one of several that follow each other, from which on it is copied past the caches.
+const PART_BYTES_MIN: usize = 1024;
 
 /// What a wire is to be like. The smaller of both ends' largest packets counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,8 @@ pub struct Statistics {
     pub copied: u64,
     /// Packets that were lent where the peer had put them.
     pub lent: u64,
+    /// Packets whose payload was copied past the caches, as one of several ([`Wire::transmit_part`]).
+    pub past_caches: u64,
     /// How often this end slept.
     pub sleeps: u64,
     /// How often this end rang the peer's doorbell.
@@ -184,6 +188,19 @@ impl SharedWire {
     #[must_use]
     pub fn peer(&self) -> Side {
         self.side.other()
+    }
+
+    #[inline(always)]
+    fn send(&mut self, to: Side, head: &[u8], payload: &[u8], payload_way: PayloadWay) {
+        let bytes = head.len() + payload.len();
+        let slot = self.ends.producer.free_slot();
+        let (Some(slot), true) = (slot, bytes <= self.packet_bytes_max && to != self.side) else {
+            self.statistics.not_sent += 1;
+            return;
+        };
+        self.own.write(slot, head, payload, payload_way);
+        self.ends.producer.publish(bytes as u32);
+        self.announced = Announced::NotYet;
     }
 
     #[inline]
@@ -370,15 +387,18 @@ impl Wire for SharedWire {
 
     #[inline(always)]
     fn transmit(&mut self, to: Side, head: &[u8], payload: &[u8]) {
-        let bytes = head.len() + payload.len();
-        let slot = self.ends.producer.free_slot();
-        let (Some(slot), true) = (slot, bytes <= self.packet_bytes_max && to != self.side) else {
-            self.statistics.not_sent += 1;
-            return;
+        self.send(to, head, payload, PayloadWay::ThroughCaches);
+    }
+
+    #[inline]
+    fn transmit_part(&mut self, to: Side, head: &[u8], payload: &[u8]) {
+        let payload_way = if payload.len() >= PART_BYTES_MIN {
+            self.statistics.past_caches += 1;
+            PayloadWay::PastCaches
+        } else {
+            PayloadWay::ThroughCaches
         };
-        self.own.write(slot, head, payload);
-        self.ends.producer.publish(bytes as u32);
-        self.announced = Announced::NotYet;
+        self.send(to, head, payload, payload_way);
     }
 
     #[inline]
@@ -453,6 +473,56 @@ mod tests {
             }
             (one, other)
         });
+    }
+
+    /// Some go by way of the caches, others past them.
+    #[test]
+    fn large_packets_arrive_whole_at_another_thread() {
+        const PACKET_BYTES: usize = 16_376;
+        const PACKETS: usize = 2_000;
+        let (mut here, mut there) = SharedWire::pair(Options {
+            packet_bytes_max: PACKET_BYTES,
+            ring_packets: 16,
+        })
+        .expect("the system gives memory");
+        // SAFETY: both are ends of this type, which write to no slot that was not given back.
+        unsafe { there.trust_peer() };
+        let bytes_of = |packet: usize| 24 + packet * 61 % (PACKET_BYTES - 24);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut came = 0;
+                while came < PACKETS {
+                    there
+                        .receive(8, |arrival| {
+                            assert_eq!(arrival.bytes.len(), bytes_of(came));
+                            assert!(
+                                arrival.bytes.iter().all(|byte| *byte == came as u8),
+                                "packet {came}"
+                            );
+                            came += 1;
+                        })
+                        .unwrap();
+                    there.flush().unwrap();
+                }
+            });
+            let payload: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte; PACKET_BYTES]).collect();
+            for packet in 0..PACKETS {
+                while here.transmit_room() == 0 {
+                    std::thread::yield_now();
+                    here.flush().unwrap();
+                }
+                let (head, rest) = payload[packet % 256][..bytes_of(packet)].split_at(24);
+                if packet.is_multiple_of(3) {
+                    here.transmit(here.peer(), head, rest);
+                } else {
+                    here.transmit_part(here.peer(), head, rest);
+                }
+                here.flush().unwrap();
+            }
+        });
+        let is_past = |packet: &usize| !packet.is_multiple_of(3) && bytes_of(*packet) - 24 >= PART_BYTES_MIN;
+        let past = (0..PACKETS).filter(is_past).count();
+        assert_eq!(here.statistics().past_caches, past as u64);
     }
 
     #[test]
