@@ -21,7 +21,7 @@ const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 const CALLS: usize = 5;
 /// Memory of the node for each idle connection, with its datapath and the server's end of that, in pages that no other process has:
 /// half as much again as the most that it takes today.
-const BYTES_MAX: u64 = 42 << 10;
+const BYTES_MAX: u64 = 33 << 10;
 /// Descriptors of the test and of the node beside one for each connection.
 const OTHER_DESCRIPTORS: u64 = 1_000;
 /// Threads on which clients connect and call.

@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 
@@ -67,6 +67,13 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
+    /// Where what is counted goes nowhere: of datapath contexts that no policy judges by.
+    #[must_use]
+    pub fn of_nobody() -> Arc<Verdicts> {
+        static OF_NOBODY: LazyLock<Arc<Verdicts>> = LazyLock::new(Arc::default);
+        Arc::clone(&OF_NOBODY)
+    }
+
     /// All numbers, in the order in which they are saved.
     fn groups(&self) -> [&[Tally]; 5] {
         let single = std::slice::from_ref;

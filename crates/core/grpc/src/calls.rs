@@ -17,6 +17,9 @@ use crate::metadata::read_metadata;
 use crate::status::{GrpcStatus, code_of_reset};
 use provost_compression::MessageEncoding;
 
+/// Events of what one frame brings: a message, and that it was the last one.
+const EVENTS_USUAL: usize = 2;
+
 /// What happened on a connection. A call has the number of its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcEvent {
@@ -207,7 +210,7 @@ impl CallTable {
             calls: StreamMap::new(),
             counts: Arc::default(),
             deadlines: BTreeSet::new(),
-            events: VecDeque::new(),
+            events: VecDeque::with_capacity(EVENTS_USUAL),
             partial_bytes: 0,
         }
     }

@@ -195,7 +195,12 @@ impl GrpcPort {
 
     /// The next service that the control plane is to be asked for ([`GrpcPort::answer_service`]).
     pub fn take_wanted(&mut self) -> Option<WantedService> {
-        self.wanted.pop_front()
+        let wanted = self.wanted.pop_front();
+        if wanted.is_some() && self.wanted.is_empty() {
+            // Most clients call one service, once for all.
+            self.wanted = VecDeque::new();
+        }
+        wanted
     }
 
     /// What the control plane found of a service: its calls go there, or are refused.

@@ -90,6 +90,10 @@ impl FrontendCalls {
         let slot = self.slots.len() as u32;
         self.by_number.insert(call.call, slot);
         let deadline = call.deadline;
+        if self.slots.capacity() == 0 {
+            // Most connections never have more than one call at a time, and by itself this would begin with room for four.
+            self.slots.reserve_exact(1);
+        }
         self.slots.push(call);
         if deadline != 0 {
             self.timers.push(slot);

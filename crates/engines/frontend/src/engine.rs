@@ -8,7 +8,7 @@ use provost_datapath::{
     Body, BodyForm, ConnectionSignals, Context, EncodedBody, Engine, Nanos, Offsets, Ports, PrivateBytes,
     Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
 };
-use provost_marshal::{GatherError, Leaf, MessageError, Tables};
+use provost_marshal::{GatherError, MessageError, Tables};
 use provost_schema::{MessageId, Service};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -151,8 +151,6 @@ pub struct Frontend {
     pub(crate) pending: VecDeque<Step>,
     /// Ends of calls for which there was no room towards the app yet.
     pub(crate) failed: VecDeque<Step>,
-    /// Of the message that is gathered; room for as many as there may be once there was one.
-    pub(crate) leaves: Vec<Leaf>,
     /// The private memory that messages of this connection take.
     pub(crate) share: Arc<PrivateBytes>,
     /// What is known of the first step that waits for a share: its message is longer than this, in bytes.
@@ -175,7 +173,6 @@ impl Frontend {
             waiting: VecDeque::new(),
             pending: VecDeque::new(),
             failed: VecDeque::new(),
-            leaves: Vec::new(),
         }
     }
 

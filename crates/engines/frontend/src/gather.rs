@@ -3,12 +3,13 @@
 //! A message may name the same bytes many times, so that a short one is copied for long and takes much: what counts is
 //! what is copied and held. Where a share is used up, the app's steps wait in their order; its cancellations do not.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use provost_datapath::{
     Body, Buffer, Context, ForeignBytes, Gathered, Nanos, Step, UNCOUNTED_BYTES_MAX, Untrusted,
 };
-use provost_marshal::{GatherError, MessageError};
+use provost_marshal::{GatherError, Leaf, MessageError};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -19,6 +20,11 @@ use provost_wire::limits::{
 use crate::Frontend;
 use crate::engine::{CallFailure, Directions, MessageDirection, message_bytes, return_token};
 use crate::legal;
+
+thread_local! {
+    /// Of the message that is gathered; room for as many as there may be once there was one. It serves all connections of a thread.
+    static LEAVES: RefCell<Vec<Leaf>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Bytes that one poll copies before it ends, whether or not anything came of them. (The message that goes past it is
 /// copied whole.)
@@ -277,30 +283,33 @@ impl Frontend {
         if !parts.contains(Parts::MESSAGE) {
             return Ok(0);
         }
-        self.leaves.clear();
-        self.leaves.reserve_exact(GATHER_SEGMENTS_MAX);
+        let mut leaves = LEAVES.take();
+        leaves.clear();
+        leaves.reserve_exact(GATHER_SEGMENTS_MAX);
         let gathering = self.parts.tables.gather_counted(
             message,
             untrusted.root,
             source,
             &mut buffer.bytes,
-            &mut self.leaves,
+            &mut leaves,
             copying.message_bytes_max,
         );
+        if gathering.outcome.is_ok() {
+            let keepalive = self.parts.send_heap.keepalive();
+            let foreign = leaves
+                .iter()
+                .map(|leaf| ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive)));
+            buffer.foreign.extend(foreign);
+        }
+        LEAVES.set(leaves);
         copying.copied_bytes += gathering.copied_bytes;
-        let message_bytes = match gathering.outcome {
-            Ok(message_bytes) => message_bytes,
+        match gathering.outcome {
+            Ok(message_bytes) => Ok(message_bytes),
             Err(GatherError::Message(MessageError::TooLong { max })) if max < self.message_bytes_limit() => {
                 self.front_longer_than = max;
-                return Err(NotGathered::LongerThanNow(untrusted));
+                Err(NotGathered::LongerThanNow(untrusted))
             }
-            Err(error) => return failed(error.into()),
-        };
-        let keepalive = self.parts.send_heap.keepalive();
-        for leaf in &self.leaves {
-            let foreign = ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive));
-            buffer.foreign.push(foreign);
+            Err(error) => failed(error.into()),
         }
-        Ok(message_bytes)
     }
 }

@@ -31,7 +31,8 @@ pub(crate) struct CallRefusal {
 /// The sending end puts steps and takes returns; the receiving end does the opposite.
 pub(crate) struct LocalDirection {
     steps: LocalQueue<Step>,
-    returns: LocalQueue<BodyReturn>,
+    /// Where bodies are lent: what speaks gRPC lends none.
+    returns: OnceLock<Box<LocalQueue<BodyReturn>>>,
     /// From the sending end, ahead of its steps. Few connections have any.
     refusals: OnceLock<Box<LocalQueue<CallRefusal>>>,
     /// The sending end puts nothing more.
@@ -46,7 +47,7 @@ impl LocalDirection {
     pub(crate) fn new() -> LocalDirection {
         LocalDirection {
             steps: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
-            returns: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
+            returns: OnceLock::new(),
             refusals: OnceLock::new(),
             closed: AtomicBool::new(false),
             deserted: AtomicBool::new(false),
@@ -71,12 +72,13 @@ impl LocalDirection {
 
     /// Gives a body back. The sending end lends no more bodies than fit here.
     pub(crate) fn give_back(&self, back: BodyReturn) {
-        let given = self.returns.push(back);
+        let none_yet = || Box::new(LocalQueue::with_bound(DIRECTION_STEPS_MAX));
+        let given = self.returns.get_or_init(none_yet).push(back);
         debug_assert!(given.is_ok(), "no more bodies are lent than returns fit");
     }
 
     pub(crate) fn take_return(&self) -> Option<BodyReturn> {
-        self.returns.pop()
+        self.returns.get()?.pop()
     }
 
     pub(crate) fn has_room_for_refusal(&self) -> bool {
@@ -129,14 +131,17 @@ impl LocalDirection {
         mut refusal: impl FnMut(&CallRefusal),
     ) {
         self.steps.look(&mut step);
-        self.returns.look(&mut back);
+        if let Some(returns) = self.returns.get() {
+            returns.look(&mut back);
+        }
         if let Some(refusals) = self.refusals.get() {
             refusals.look(&mut refusal);
         }
     }
 
     pub(crate) fn lengths(&self) -> [usize; 3] {
-        [self.steps.len(), self.returns.len(), self.refusals_waiting()]
+        let returns = self.returns.get().map_or(0, |returns| returns.len());
+        [self.steps.len(), returns, self.refusals_waiting()]
     }
 
     fn refusals_waiting(&self) -> usize {

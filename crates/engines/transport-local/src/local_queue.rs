@@ -1,10 +1,12 @@
-//! A bounded queue between two threads, of which one puts and the other takes. Most connections are idle, so it has room for a few items,
-//! and takes the memory for its bound when more of them wait for the first time.
+//! A bounded queue between two threads, of which one puts and the other takes. Most connections are idle, so it has room for few items, and
+//! takes the memory for more when more of them wait for the first time.
 //!
 //! ```text
 //! put ──► few ──► take          until `few` is full for the first time
-//! put ──► many ──► take         from then on: what is in `few` is taken first, and nothing is put there any more
+//! put ──► more ──► take         from then on: what is in `few` is taken first, and nothing is put there any more
 //! ```
+//!
+//! `more` is such a queue again, with more room.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 
 /// Items for which there is room from the start.
-const FEW: usize = 8;
+const FEW: usize = 2;
+/// How many times as many there is room for when these are too few.
+const GROWTH: usize = 16;
 
 /// See the module's documentation.
 pub(crate) struct LocalQueue<T> {
     few: ArrayQueue<T>,
     /// Elsewhere: each has a cache line for each of its ends, also when nothing is in it.
-    many: OnceLock<Box<ArrayQueue<T>>>,
+    more: OnceLock<Box<LocalQueue<T>>>,
     /// Nothing is in `few`, and nothing will be. Whoever takes says so.
     is_past_few: AtomicBool,
     bound: usize,
@@ -26,21 +30,25 @@ pub(crate) struct LocalQueue<T> {
 
 impl<T> LocalQueue<T> {
     pub(crate) fn with_bound(bound: usize) -> LocalQueue<T> {
+        LocalQueue::with_room(FEW, bound)
+    }
+
+    fn with_room(few: usize, bound: usize) -> LocalQueue<T> {
         LocalQueue {
-            few: ArrayQueue::new(FEW.min(bound)),
-            many: OnceLock::new(),
+            few: ArrayQueue::new(few.min(bound)),
+            more: OnceLock::new(),
             is_past_few: AtomicBool::new(false),
             bound,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        let many = self.many.get().map_or(0, |many| many.len());
+        let more = self.more.get().map_or(0, |more| more.len());
         // Relaxed: who sees it late looks into a queue that is empty.
         if self.is_past_few.load(Ordering::Relaxed) {
-            many
+            more
         } else {
-            self.few.len() + many
+            self.few.len() + more
         }
     }
 
@@ -55,7 +63,7 @@ impl<T> LocalQueue<T> {
 
     /// Puts an item, which comes back if there is no room.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
-        let item = match self.many.get() {
+        let item = match self.more.get() {
             Some(_) => item,
             None => match self.few.push(item) {
                 Ok(()) => return Ok(()),
@@ -65,31 +73,31 @@ impl<T> LocalQueue<T> {
         if self.is_full() {
             return Err(item);
         }
-        let many = || Box::new(ArrayQueue::new(self.bound));
-        self.many.get_or_init(many).push(item)
+        let more = || Box::new(LocalQueue::with_room(self.few.capacity() * GROWTH, self.bound));
+        self.more.get_or_init(more).push(item)
     }
 
     /// Takes the item that was put first.
     pub(crate) fn pop(&self) -> Option<T> {
         // Before `few`: where this is there, whoever put into `few` had done so for the last time.
-        let many = self.many.get();
+        let more = self.more.get();
         if !self.is_past_few.load(Ordering::Relaxed) {
             if let Some(item) = self.few.pop() {
                 return Some(item);
             }
-            if many.is_some() {
+            if more.is_some() {
                 self.is_past_few.store(true, Ordering::Relaxed);
             }
         }
-        many?.pop()
+        more?.pop()
     }
 
     /// Looks at each item, in order, while nobody puts or takes. All stay.
     pub(crate) fn look(&self, look: &mut impl FnMut(&T)) {
-        let many = self.many.get().map(|many| &**many);
-        std::iter::once(&self.few)
-            .chain(many)
-            .for_each(|queue| rotate(queue, look));
+        rotate(&self.few, look);
+        if let Some(more) = self.more.get() {
+            more.look(look);
+        }
     }
 }
 
@@ -107,13 +115,13 @@ fn rotate<T>(queue: &ArrayQueue<T>, look: &mut impl FnMut(&T)) {
 mod tests {
     use super::*;
 
-    const BOUND: usize = 3 * FEW;
+    const BOUND: usize = 3 * FEW * GROWTH;
 
     #[test]
     fn items_come_in_their_order_up_to_the_bound() {
         let queue = LocalQueue::with_bound(BOUND);
         let mut next = 0..;
-        for taken in [1, FEW, FEW + 1, BOUND] {
+        for taken in [1, FEW, FEW + 1, FEW * GROWTH, FEW * GROWTH + 1, BOUND] {
             let first = next.start;
             while !queue.is_full() {
                 queue.push(next.next().unwrap()).unwrap();
@@ -140,10 +148,26 @@ mod tests {
                 assert_eq!(queue.pop(), Some((round, item)));
             }
         }
-        assert!(queue.many.get().is_none());
+        assert!(queue.more.get().is_none());
     }
 
-    /// The change from the few to the many, again and again, while another thread takes.
+    #[test]
+    fn one_that_is_crowded_a_little_takes_a_little_more() {
+        let queue = LocalQueue::with_bound(BOUND);
+        for _ in 0..100 {
+            for item in 0..FEW * GROWTH {
+                queue.push(item).unwrap();
+            }
+            for item in 0..FEW * GROWTH {
+                assert_eq!(queue.pop(), Some(item));
+            }
+        }
+        let more = queue.more.get().unwrap();
+        assert_eq!(more.few.capacity(), FEW * GROWTH);
+        assert!(more.more.get().is_none());
+    }
+
+    /// The changes from few to more, again and again, while another thread takes.
     #[test]
     fn no_item_overtakes_another_between_two_threads() {
         const ROUNDS: usize = 2_000;

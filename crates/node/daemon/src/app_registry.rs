@@ -18,7 +18,7 @@ use provost_wire::control::{Failed, PeerDescription, Reply, ServiceUnbound, repl
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::app_process::AppProcess;
 use crate::compose::AppEndpoint;
@@ -69,7 +69,29 @@ pub(crate) struct AttachedApp {
     /// Tells the app's task that its runtime has given it up.
     pub(crate) given_up: Notify,
     /// Whether it is being detached: what waits on its behalf ends then.
-    pub(crate) gone: watch::Sender<bool>,
+    pub(crate) gone: GoneSignal,
+}
+
+/// Says once that an app is gone, to whoever waits for that then or later. There are thousands of apps, so it is small.
+#[derive(Debug, Default)]
+pub(crate) struct GoneSignal {
+    is_set: Cell<bool>,
+    changed: Notify,
+}
+
+impl GoneSignal {
+    pub(crate) fn set(&self) {
+        self.is_set.set(true);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) async fn wait(&self) {
+        // It hears of what comes from here on, also before it is awaited.
+        let changed = self.changed.notified();
+        if !self.is_set.get() {
+            changed.await;
+        }
+    }
 }
 
 impl AttachedApp {
@@ -84,11 +106,9 @@ impl AttachedApp {
     /// Does what takes time on the app's behalf, and gives it up when the app is detached. It must be something that can be
     /// given up at any point.
     pub(crate) async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
-        let mut gone = self.gone.subscribe();
         tokio::select! {
             done = work => Ok(done),
-            // Its sender is ours.
-            _ = gone.wait_for(|is_gone| *is_gone) => Err(Refusal::new(Code::Cancelled, "the app is gone")),
+            () = self.gone.wait() => Err(Refusal::new(Code::Cancelled, "the app is gone")),
         }
     }
 

@@ -25,14 +25,15 @@ use provost_wire::limits::{
     BLOCK_ALIGN_BYTES, NAME_BYTES_MAX, RING_SLOTS_DEFAULT, RING_SLOTS_MIN, SCHEMA_BYTES_MAX, SEND_WINDOW,
     WINDOW_BYTES,
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
 use crate::access::{self, Credentials};
 use crate::admission;
 use crate::app_process::AppProcess;
 use crate::app_registry::{
-    AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
+    AppRegistry, AttachedApp, ControlSocket, GoneSignal, PendingRequest, PendingRequests, UnattachedProcess,
+    watched,
 };
 use crate::authority::AppAuthority;
 use crate::compose::{AppEndpoint, JudgedConnections};
@@ -396,7 +397,7 @@ impl AppServer {
 
     /// Takes everything back that the app had.
     async fn detach(&self, app: &AttachedApp) {
-        app.gone.send_replace(true);
+        app.gone.set();
         self.services.unbind_all(app.id());
         // The app learns of it from this, if it still lives; the socket itself goes when the last request has ended.
         app.control.iter().for_each(ControlSocket::shut_down);
@@ -672,7 +673,7 @@ impl AdmittedApp {
             connections: self.connections,
             destination: None,
             given_up: Notify::new(),
-            gone: watch::Sender::new(false),
+            gone: GoneSignal::default(),
         }
     }
 }

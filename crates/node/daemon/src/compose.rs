@@ -14,7 +14,7 @@ use provost_datapath::{
     BodyForm, CompressedMessages, ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved,
     Predecessor, PrivateBytes, ReceivedBlock, RestoreError, Restorer, SavedDatapath,
 };
-use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
+use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity, Verdicts};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, Side};
 
@@ -150,7 +150,7 @@ impl ConnectionSpec {
             },
             connection: self.id,
             runtime: self.app.runtime,
-            verdicts: Arc::default(),
+            verdicts: Verdicts::of_nobody(),
         })
     }
 
@@ -260,10 +260,12 @@ pub(crate) fn datapath(
         fixed(EngineTag::MARSHALLING, spec.marshalling()),
         fixed(EngineTag::TRANSPORT, transport),
     );
-    let (starts, fitted): (Vec<EngineStart>, Vec<FittedEngine>) = engines
-        .into_iter()
-        .map(|engine| (engine.start, engine.fitted))
-        .unzip();
+    let mut starts: Vec<EngineStart> = Vec::with_capacity(engines.len());
+    let mut fitted: Vec<FittedEngine> = Vec::with_capacity(engines.len());
+    for engine in engines {
+        starts.push(engine.start);
+        fitted.push(engine.fitted);
+    }
     let datapath = match saved {
         Some(saved) => Datapath::restore(saved.datapath, starts, Arc::clone(signals), saved.restorer)?,
         None => {

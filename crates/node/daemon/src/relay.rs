@@ -76,7 +76,7 @@ impl NodeRelay {
 
     /// Ends what is under way on its behalf.
     fn give_up(&self) {
-        self.app.gone.send_replace(true);
+        self.app.gone.set();
     }
 }
 
@@ -228,11 +228,9 @@ impl RelayAccess {
 
     /// Ends a relay that is not to be here any more.
     async fn attend(self: Rc<Self>, relay: Rc<NodeRelay>) {
-        let mut gone = relay.app.gone.subscribe();
         tokio::select! {
             () = relay.app.given_up.notified() => {}
-            // Its sender is beside us.
-            _ = gone.wait_for(|is_gone| *is_gone) => return,
+            () = relay.app.gone.wait() => return,
         }
         let _guard = self.connector.quiesce_barrier.enter().await;
         self.detach(&relay).await;

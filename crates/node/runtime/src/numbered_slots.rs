@@ -1,5 +1,10 @@
 //! A table whose entries keep their numbers.
 
+/// It grows by this part of what it has: by itself it would double, and half of the memory for thousands of connections be unused.
+const GROWTH_PART: usize = 8;
+/// And by so many at least.
+const GROWTH_MIN: usize = 8;
+
 /// Entries by number; numbers of removed entries are used again.
 pub(crate) struct NumberedSlots<T> {
     entries: Vec<Option<T>>,
@@ -21,6 +26,10 @@ impl<T> NumberedSlots<T> {
                 at
             }
             None => {
+                let count = self.entries.len();
+                if count == self.entries.capacity() {
+                    self.entries.reserve_exact((count / GROWTH_PART).max(GROWTH_MIN));
+                }
                 self.entries.push(Some(entry));
                 (self.entries.len() - 1) as u32
             }
@@ -46,5 +55,26 @@ impl<T> NumberedSlots<T> {
     /// Numbers that entries may have are below this.
     pub(crate) fn bound(&self) -> u32 {
         self.entries.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again_and_little_memory_is_unused() {
+        let mut slots = NumberedSlots::new();
+        for number in 0..5_000 {
+            assert_eq!(slots.insert(number), number);
+            let (used, room) = (slots.entries.len(), slots.entries.capacity());
+            assert!(
+                room <= used + (used / GROWTH_PART).max(GROWTH_MIN),
+                "{used} of {room}"
+            );
+        }
+        assert_eq!(slots.remove(7), Some(7));
+        assert_eq!((slots.remove(7), slots.insert(70)), (None, 7));
+        assert_eq!(slots.iter().count(), 5_000);
     }
 }

@@ -1,6 +1,5 @@
 //! How streams and connections end.
 
-use super::send::SPARE_LISTS_KEPT;
 use super::{DRAIN_PING, DrainState, Http2Connection, PendingEvent, ResetCause};
 use crate::config::EndpointRole;
 use crate::error::{ConnectionError, ErrorCode, SendError};
@@ -145,11 +144,6 @@ impl<C: DataChunk> Http2Connection<C> {
             self.updates.retain(|queued| *queued != id);
         }
         self.closed.remember(id, ending);
-        if self.streams.is_empty() {
-            // A burst of streams leaves no memory behind.
-            self.spare_lists.truncate(SPARE_LISTS_KEPT);
-            self.spare_lists.shrink_to(SPARE_LISTS_KEPT);
-        }
     }
 
     /// A stream that both ends have ended is closed.

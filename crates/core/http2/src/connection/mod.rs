@@ -258,8 +258,6 @@ pub struct Http2Connection<C> {
     keepalive: KeepaliveState,
     floods: FloodGuard,
     output: OutputQueue<C>,
-    /// Lists without fields, for their memory.
-    spare_lists: Vec<FieldList>,
     /// When the carrier last took something, or there was nothing to take.
     output_ns: u64,
     /// When the streams are next looked at for those that rest too long.
@@ -315,7 +313,6 @@ impl<C: DataChunk> Http2Connection<C> {
             },
             floods: FloodGuard::default(),
             output: OutputQueue::new(),
-            spare_lists: Vec::new(),
             output_ns: now_ns,
             streams_check_ns: now_ns,
             began_ns: now_ns,

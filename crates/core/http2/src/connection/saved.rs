@@ -257,7 +257,6 @@ impl<C: DataChunk> Http2Connection<C> {
             keepalive: saved.keepalive,
             floods: saved.floods,
             output,
-            spare_lists: Vec::new(),
             output_ns: saved.output_ns,
             streams_check_ns: saved.streams_check_ns,
             began_ns: saved.began_ns,

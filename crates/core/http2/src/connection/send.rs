@@ -1,5 +1,7 @@
 //! Bytes for the peer: heads at once, bodies in turns as the windows allow.
 
+use std::cell::RefCell;
+
 use super::{DrainState, HeadKind, Http2Connection, PendingEvent, StreamEnd};
 use crate::config::{
     EndpointRole, HEAD_BYTES_MAX, OUTPUT_BYTES_MAX, SETTINGS_UNACKNOWLEDGED_MAX, STREAM_QUEUE_CHUNKS_MAX,
@@ -14,12 +16,15 @@ use crate::validate::{HeadFault, check_request, check_response, check_trailers};
 
 /// Bytes of one frame of DATA at most, however many the peer takes: streams have their turns.
 const DATA_BYTES_MAX: u32 = FRAME_BYTES_MIN;
-/// Lists that were sent and whose memory is kept while streams are open.
+/// Lists that were sent and whose memory is kept, of all connections of a thread.
 const SPARE_LISTS_MAX: usize = 64;
-/// The same when none is.
-pub(super) const SPARE_LISTS_KEPT: usize = 8;
 /// Memory of such a list, at most.
 const SPARE_LIST_BYTES_MAX: usize = 1_024;
+
+thread_local! {
+    /// Lists without fields, for their memory: most connections send nothing just now.
+    static SPARE_LISTS: RefCell<Vec<FieldList>> = const { RefCell::new(Vec::new()) };
+}
 
 impl<C: DataChunk> Http2Connection<C> {
     /// Opens a stream with a request.
@@ -157,15 +162,18 @@ impl<C: DataChunk> Http2Connection<C> {
     /// there is any.
     #[must_use]
     pub fn spare_list(&mut self) -> FieldList {
-        self.spare_lists.pop().unwrap_or_default()
+        let spare = SPARE_LISTS.with_borrow_mut(Vec::pop);
+        spare.unwrap_or_default()
     }
 
     /// Keeps the memory of a list that was sent, unless it is more than ordinary ones need. Trailers are given back when they leave.
     pub fn keep_list(&mut self, mut list: FieldList) {
-        if self.spare_lists.len() < SPARE_LISTS_MAX && list.memory_bytes() <= SPARE_LIST_BYTES_MAX {
-            list.clear();
-            self.spare_lists.push(list);
-        }
+        SPARE_LISTS.with_borrow_mut(|spare| {
+            if spare.len() < SPARE_LISTS_MAX && list.memory_bytes() <= SPARE_LIST_BYTES_MAX {
+                list.clear();
+                spare.push(list);
+            }
+        });
     }
 
     /// Whether the peer takes a list of this length (RFC 9113, section 6.5.2).

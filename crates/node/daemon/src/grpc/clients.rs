@@ -18,7 +18,7 @@ use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
 use provost_shm::now_ns;
 use provost_wire::Code;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::Instrument;
 
@@ -29,7 +29,7 @@ use super::socket::{ArrivedClient, ClientParty};
 use crate::access::{self, UNKNOWN_USER};
 use crate::admission;
 use crate::app_process::AppProcess;
-use crate::app_registry::AttachedApp;
+use crate::app_registry::{AttachedApp, GoneSignal};
 use crate::authority;
 use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::config::{Config, GrpcListenerConfig};
@@ -282,8 +282,12 @@ impl GrpcAccess {
                 "a gRPC client has called nothing, and others have come"
             );
         }
-        let _guard = self.connector.quiesce_barrier.enter().await;
-        self.detach(&client).await;
+        // What comes at the end takes memory then: every client has such a task, and most only wait.
+        let ending = async move {
+            let _guard = self.connector.quiesce_barrier.enter().await;
+            self.detach(&client).await;
+        };
+        Box::pin(ending).await;
     }
 
     async fn detach(&self, client: &GrpcClient) {
@@ -594,7 +598,7 @@ impl GrpcClient {
     /// Ends what is under way on its behalf.
     fn give_up(&self) {
         if let Some(app) = &*self.admitted.borrow() {
-            app.gone.send_replace(true);
+            app.gone.set();
         }
     }
 }
@@ -624,7 +628,7 @@ pub(crate) fn attached(
         connections,
         destination: None,
         given_up: Notify::new(),
-        gone: watch::Sender::new(false),
+        gone: GoneSignal::default(),
     }
 }
 

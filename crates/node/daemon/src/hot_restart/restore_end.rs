@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use provost_shm::PacketSocket;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::callers::ResumedCallers;
 use super::restore::{NotRestored, RestoredApps, RestoringApp, RestoringParty};
 use crate::app_process::{AppProcess, SavedProcess};
-use crate::app_registry::AttachedApp;
+use crate::app_registry::{AttachedApp, GoneSignal};
 use crate::control_plane::ControlPlane;
 use crate::runtime::{AdoptedApp, AdoptedConnection, AdoptedPort, NewApp, WaitMode};
 
@@ -93,7 +93,7 @@ fn enter(
         connections: app.connections,
         destination: None,
         given_up: Notify::new(),
-        gone: watch::Sender::new(false),
+        gone: GoneSignal::default(),
     });
     plane.apps.insert(Rc::clone(&attached));
     resumed.push(Rc::clone(&attached));
