@@ -186,23 +186,10 @@ mod tests {
             ":scheme",
             ":status",
         ];
-        let of_protocol = [
-            "connection",
-            "content-length",
-            "content-type",
-            "grpc-accept-encoding",
-            "grpc-encoding",
-            "grpc-message",
-            "grpc-message-type",
-            "grpc-status",
-            "grpc-status-details-bin",
-            "grpc-timeout",
-            "host",
-            "keep-alive",
-            "te",
-            "transfer-encoding",
-            "upgrade",
-        ];
+        let of_protocol = "connection content-length content-type grpc-accept-encoding grpc-encoding grpc-message \
+                           grpc-message-type grpc-status grpc-status-details-bin grpc-timeout host keep-alive te \
+                           transfer-encoding upgrade";
+        let of_protocol: Vec<&str> = of_protocol.split_whitespace().collect();
         let passing = ["grpc-trace-bin", "grpc-previous-rpc-attempts", "user-agent"];
         let all = of_http.iter().chain(&of_protocol).chain(&passing);
         let fields: Vec<(&str, &str)> = all.map(|key| (*key, "AA")).collect();
