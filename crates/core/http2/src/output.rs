@@ -1,5 +1,6 @@
 //! What waits for the carrier: frames in one run of bytes, and between them the payloads of DATA where they are, uncopied.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -8,8 +9,31 @@ use crate::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, flags};
 
 /// A payload up to so many bytes is copied behind its header: less work than a piece of its own.
 pub const COPIED_BYTES_MAX: usize = 1_024;
-/// Memory of the run of bytes that is kept when nothing waits.
+/// Memory of a run of bytes that is kept when nothing waits.
 const KEPT_BYTES: usize = 4_096;
+/// Runs whose memory a thread keeps: for those connections that have output in the same turn.
+const KEPT_RUNS: usize = 16;
+
+thread_local! {
+    /// Runs without bytes, for their memory: most connections have nothing to send just now.
+    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty run, in the memory of another if there is one.
+fn take_run() -> Vec<u8> {
+    KEPT.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// Keeps the memory of a run whose bytes have left.
+fn keep_run(mut run: Vec<u8>) {
+    run.clear();
+    run.shrink_to(KEPT_BYTES);
+    KEPT.with_borrow_mut(|kept| {
+        if kept.len() < KEPT_RUNS {
+            kept.push(run);
+        }
+    });
+}
 
 /// Bytes of a body, which the connection keeps until the carrier has them. A clone is cheap: frames share a chunk.
 pub trait DataChunk: Clone {
@@ -114,6 +138,9 @@ impl<C: DataChunk> OutputQueue<C> {
 
     /// Appends whatever `write` appends to the run.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.run.capacity() == 0 {
+            self.run = take_run();
+        }
         let before = self.run.len();
         write(&mut self.run);
         let bytes = self.run.len() - before;
@@ -254,8 +281,9 @@ impl<C: DataChunk> OutputQueue<C> {
 
     fn tidy(&mut self) {
         if self.run_sent == self.run.len() {
-            self.run.clear();
-            self.run.shrink_to(KEPT_BYTES);
+            if self.run.capacity() > 0 {
+                keep_run(std::mem::take(&mut self.run));
+            }
             self.run_sent = 0;
         } else if self.run_sent > KEPT_BYTES && self.run_sent > self.run.len() / 2 {
             self.run.drain(..self.run_sent);
