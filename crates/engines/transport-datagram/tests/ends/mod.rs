@@ -29,9 +29,16 @@ pub(crate) fn mutual_tls() -> Tls {
     (client, server)
 }
 
-/// The client's end and the server's.
-fn established(packets: PacketOptions, tls: Option<&Tls>) -> (Established, Established) {
-    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+pub(crate) fn listener() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// The client's end and the server's, which has come by this listener.
+fn established(
+    listener: &mut Listener,
+    packets: PacketOptions,
+    tls: Option<&Tls>,
+) -> (Established, Established) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let params = ConnectParams {
         address: listener.address().to_string(),
@@ -64,6 +71,10 @@ fn established(packets: PacketOptions, tls: Option<&Tls>) -> (Established, Estab
 }
 
 pub(crate) fn pair(packet_bytes: u32, tls: Option<&Tls>) -> Pair {
+    pair_at(&mut listener(), packet_bytes, tls)
+}
+
+pub(crate) fn pair_at(listener: &mut Listener, packet_bytes: u32, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
         ..TransportConfig::default()
@@ -75,7 +86,7 @@ pub(crate) fn pair(packet_bytes: u32, tls: Option<&Tls>) -> Pair {
             link,
         }
     };
-    let (client, server) = established(PacketOptions { packet_bytes }, tls);
+    let (client, server) = established(listener, PacketOptions { packet_bytes }, tls);
     let (client, server) = (end(client), end(server));
     let successors = DatagramSuccessors {
         links: [client.link.clone(), server.link.clone()],
