@@ -12,6 +12,10 @@ const SERVER: usize = 1;
 const SESSIONS: usize = 3;
 const CALLS_PER_SESSION: usize = 5;
 const CALLS: usize = SESSIONS * CALLS_PER_SESSION;
+/// Bytes of a request that is its tag alone.
+const TAG_BYTES: usize = size_of::<u64>();
+/// Bytes of a request of several packets.
+const LARGE_BYTES: usize = 10_000;
 /// Packets that a wire takes at a time: fewer than a session has to send, and no part of it.
 const ROOM: usize = 3;
 /// Between two looks at the timers: shorter than what counts as a stall.
@@ -21,7 +25,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How packets are asked for.
 #[derive(Clone, Copy, Debug)]
 enum SendingBy {
-    ByMany,
+    Many,
     OneByOne,
 }
 
@@ -66,10 +70,17 @@ impl LossyNetwork {
     }
 
     fn call(&mut self, session: usize, tag: u64) {
+        self.call_with(session, tag, TAG_BYTES);
+    }
+
+    /// Makes a call whose request has so many bytes. It is answered with the tag.
+    fn call_with(&mut self, session: usize, tag: u64, bytes: usize) {
+        let mut request = tag.to_le_bytes().to_vec();
+        request.resize(bytes, 0);
         let call = Call {
             method: 1,
             tag,
-            request: MsgBuf::from_slice(&tag.to_le_bytes()),
+            request: MsgBuf::from_slice(&request),
             response: MsgBuf::with_capacity(32),
         };
         self.ends[CLIENT]
@@ -81,7 +92,7 @@ impl LossyNetwork {
     fn sent(&mut self, from: usize, room: usize, sending_by: SendingBy) -> Vec<Vec<u8>> {
         let (end, mut packets) = (&mut self.ends[from], Vec::new());
         match sending_by {
-            SendingBy::ByMany => {
+            SendingBy::Many => {
                 let told = end.transmit(self.now_ns, room, |_, head, payload| {
                     packets.push([head, payload].concat());
                 });
@@ -128,7 +139,7 @@ impl LossyNetwork {
         match event {
             Event::Connected(session) => self.sessions.push(session),
             Event::Request { handle, payload, .. } => self.ends[side]
-                .respond_inline(self.now_ns, handle, 0, &payload)
+                .respond_inline(self.now_ns, handle, 0, &payload[..TAG_BYTES])
                 .unwrap(),
             Event::Completed(completion) if completion.outcome.is_ok() => {
                 assert_eq!(*completion.response, completion.tag.to_le_bytes());
@@ -144,7 +155,7 @@ impl LossyNetwork {
         loop {
             let mut packets = 0;
             for from in [CLIENT, SERVER] {
-                let sent = self.sent(from, 64, SendingBy::ByMany);
+                let sent = self.sent(from, 64, SendingBy::Many);
                 packets += sent.len();
                 self.deliver(1 - from, &sent);
             }
@@ -191,7 +202,7 @@ fn guards() -> [(Checking, Security); 3] {
 #[test]
 fn every_message_goes_once_however_little_room_there_is() {
     for (checking, security) in guards() {
-        for sending_by in [SendingBy::ByMany, SendingBy::OneByOne] {
+        for sending_by in [SendingBy::Many, SendingBy::OneByOne] {
             let mut network = LossyNetwork::new(checking, &security);
             for tag in 0..CALLS {
                 network.call(tag % SESSIONS, tag as u64);
@@ -219,46 +230,55 @@ fn messages_that_are_queued_while_others_leave_go_too() {
     for tag in 0..4 {
         network.call(0, tag);
     }
-    let first = network.sent(CLIENT, 2, SendingBy::ByMany);
+    let first = network.sent(CLIENT, 2, SendingBy::Many);
     network.call(1, 4);
     network.deliver(SERVER, &first);
-    let answers = network.sent(SERVER, 1, SendingBy::ByMany);
+    let answers = network.sent(SERVER, 1, SendingBy::Many);
     network.deliver(CLIENT, &answers);
     // Its slot is free again, while requests of others still wait in the same session.
     network.call(0, 5);
-    let rest = network.all_sent(CLIENT, SendingBy::ByMany);
+    let rest = network.all_sent(CLIENT, SendingBy::Many);
     assert_eq!((first.len(), rest.len()), (2, 4));
     network.deliver(SERVER, &rest);
-    let answers = network.all_sent(SERVER, SendingBy::ByMany);
+    let answers = network.all_sent(SERVER, SendingBy::Many);
     network.deliver(CLIENT, &answers);
     assert_eq!(network.completed, (0..6).collect());
 }
 
+/// Whatever set the timer while the sessions were opened has fired.
+fn settled() -> LossyNetwork {
+    let mut network = LossyNetwork::plain();
+    network.pass(SECOND_NS);
+    network
+}
+
 #[test]
 fn a_request_that_gets_lost_after_a_rest_times_out() {
-    let mut network = LossyNetwork::plain();
-    // Until what was set while the sessions were opened has fired.
-    network.pass(SECOND_NS);
-    network.call(0, 0);
-    network.exchange();
-    for tag in 1..4 {
-        network.call(0, tag);
-        let lost = network.sent(CLIENT, 64, SendingBy::ByMany);
-        assert_eq!(lost.len(), 1);
-        network.pass(SECOND_NS);
-        assert!(network.completed.contains(&tag), "call {tag} is forgotten");
+    // A request of several packets does not end the short way.
+    for bytes_before in [TAG_BYTES, LARGE_BYTES] {
+        let mut network = settled();
+        for tag in 0..3 {
+            network.call_with(0, 2 * tag, bytes_before);
+            network.exchange();
+            network.pass(SECOND_NS);
+            network.call(0, 2 * tag + 1);
+            let lost = network.sent(CLIENT, 64, SendingBy::Many);
+            assert_eq!(lost.len(), 1);
+            network.pass(SECOND_NS);
+            assert_eq!(network.completed.len() as u64, 2 * tag + 2, "a call is forgotten");
+        }
+        assert_eq!(network.ends[CLIENT].statistics().timeouts, 3);
     }
-    assert_eq!(network.ends[CLIENT].statistics().timeouts, 3);
 }
 
 #[test]
 fn a_request_that_gets_lost_times_out_though_another_call_ends() {
-    let mut network = LossyNetwork::plain();
+    let mut network = settled();
     network.call(0, 0);
     network.call(0, 1);
-    let requests = network.sent(CLIENT, 64, SendingBy::ByMany);
+    let requests = network.sent(CLIENT, 64, SendingBy::Many);
     network.deliver(SERVER, &requests[1..]);
-    let answers = network.sent(SERVER, 64, SendingBy::ByMany);
+    let answers = network.sent(SERVER, 64, SendingBy::Many);
     network.deliver(CLIENT, &answers);
     assert_eq!(network.completed.len(), 1);
     network.pass(SECOND_NS);
@@ -267,17 +287,18 @@ fn a_request_that_gets_lost_times_out_though_another_call_ends() {
 
 #[test]
 fn a_session_that_rests_is_not_looked_at_before_its_timer_fires() {
-    let mut network = LossyNetwork::plain();
-    // Until what was set while the sessions were opened has fired.
-    network.pass(SECOND_NS);
-    for tag in 0..8 {
-        network.call(0, tag);
-        network.exchange();
-        network.now_ns += STEP_NS;
+    for bytes in [TAG_BYTES, LARGE_BYTES] {
+        let mut network = settled();
+        let before = network.timers_fired();
+        for tag in 0..8 {
+            network.call_with(0, tag, bytes);
+            network.exchange();
+            network.now_ns += STEP_NS;
+        }
+        assert_eq!(network.completed.len(), 8);
+        network.pass(SECOND_NS);
+        assert_eq!(network.timers_fired(), before, "it was looked at, {bytes} bytes");
     }
-    let before = network.timers_fired();
-    network.pass(SECOND_NS);
-    assert_eq!(network.timers_fired(), before, "it was looked at");
 }
 
 #[test]
@@ -300,7 +321,7 @@ fn a_session_that_rests_asks_whether_its_server_is_there_again_and_again() {
     let silent_ns = keepalive_ns + Config::default().peer_timeout_ns;
     for _ in 0..(silent_ns + SECOND_NS) / STEP_NS {
         network.step();
-        drop(network.sent(CLIENT, 64, SendingBy::ByMany));
+        drop(network.sent(CLIENT, 64, SendingBy::Many));
     }
     assert_eq!(network.ended, [EndReason::PeerTimeout; SESSIONS]);
 }
@@ -314,11 +335,11 @@ fn round_trips_are_measured_while_calls_wait() {
     }
     let before = network.ends[CLIENT].statistics().round_trips;
     while network.completed.len() < 40 {
-        let requests = network.sent(CLIENT, 64, SendingBy::ByMany);
+        let requests = network.sent(CLIENT, 64, SendingBy::Many);
         assert!(!requests.is_empty(), "calls that wait begin where others end");
         network.deliver(SERVER, &requests);
         network.now_ns += STEP_NS;
-        let answers = network.sent(SERVER, 64, SendingBy::ByMany);
+        let answers = network.sent(SERVER, 64, SendingBy::Many);
         network.deliver(CLIENT, &answers);
     }
     let measured = network.ends[CLIENT].statistics().round_trips - before;
