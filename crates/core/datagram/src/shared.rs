@@ -783,6 +783,28 @@ mod tests {
     }
 
     #[test]
+    fn sessions_keep_their_order_where_their_queue_is_never_empty() {
+        let mut queue = WholeQueue::new(4);
+        let (mut pushed, mut passed) = (0, 0);
+        for (push, pass) in [(3, 2), (3, 1), (9, 4), (2, 6), (3, 5)] {
+            for _ in 0..push {
+                queue.push(pushed);
+                pushed += 1;
+            }
+            for _ in 0..pass {
+                assert_eq!(queue.first(), Some(passed));
+                queue.pass();
+                passed += 1;
+            }
+            assert_eq!(queue.sessions.len() - queue.first, usize::from(pushed - passed));
+        }
+        assert_eq!((queue.first(), queue.is_empty()), (Some(18), false));
+        queue.pass();
+        queue.pass();
+        assert_eq!((queue.first(), queue.is_empty()), (None, true));
+    }
+
+    #[test]
     fn a_queue_keeps_its_order_also_when_it_grows() {
         let mut queue = Queue::new(4);
         let (mut pushed, mut popped) = (0, 0);

@@ -39,12 +39,18 @@ struct LossyNetwork {
 
 impl LossyNetwork {
     fn new(checking: Checking, security: &Security) -> LossyNetwork {
+        LossyNetwork::with(&Config {
+            checking,
+            security: security.clone(),
+            ..Config::default()
+        })
+    }
+
+    fn with(config: &Config) -> LossyNetwork {
         let end = |secret| {
             let config = Config {
                 secret,
-                checking,
-                security: security.clone(),
-                ..Config::default()
+                ..config.clone()
             };
             Endpoint::new(config).unwrap()
         };
@@ -326,22 +332,51 @@ fn a_session_that_rests_asks_whether_its_server_is_there_again_and_again() {
     assert_eq!(network.ended, [EndReason::PeerTimeout; SESSIONS]);
 }
 
-/// With one slot, each call but the first begins where another one ends.
+/// As many calls as there are slots go at a time; each of the others begins where one of these ends.
 #[test]
-fn round_trips_are_measured_while_calls_wait() {
+fn calls_that_wait_begin_and_are_measured_as_others_end() {
+    const ROUNDS: u64 = 5;
     let mut network = LossyNetwork::plain();
-    for tag in 0..40 {
+    let slots = u64::from(Config::default().slots);
+    for tag in 0..ROUNDS * slots {
         network.call(0, tag);
     }
     let before = network.ends[CLIENT].statistics().round_trips;
-    while network.completed.len() < 40 {
+    for round in 1..=ROUNDS {
         let requests = network.sent(CLIENT, 64, SendingBy::Many);
-        assert!(!requests.is_empty(), "calls that wait begin where others end");
+        assert_eq!(requests.len() as u64, slots, "round {round}");
         network.deliver(SERVER, &requests);
         network.now_ns += STEP_NS;
         let answers = network.sent(SERVER, 64, SendingBy::Many);
         network.deliver(CLIENT, &answers);
+        assert_eq!(network.completed.len() as u64, round * slots);
     }
     let measured = network.ends[CLIENT].statistics().round_trips - before;
-    assert!(measured >= 4, "{measured} round trips of five");
+    assert!(measured + 1 >= ROUNDS, "{measured} round trips of {ROUNDS}");
+}
+
+#[test]
+fn calls_without_a_credit_go_on_when_others_end() {
+    let mut network = LossyNetwork::with(&Config {
+        credits: 2,
+        ..Config::default()
+    });
+    for tag in 0..20 {
+        network.call(0, tag);
+    }
+    network.exchange();
+    assert_eq!(network.completed.len(), 20);
+}
+
+#[test]
+fn a_session_closes_when_the_last_call_that_waited_has_ended() {
+    let mut network = LossyNetwork::plain();
+    for tag in 0..20 {
+        network.call(0, tag);
+    }
+    let session = network.sessions[0];
+    network.ends[CLIENT].disconnect(network.now_ns, session);
+    network.exchange();
+    assert_eq!(network.completed.len(), 20);
+    assert!(network.ended.contains(&EndReason::Closed), "it stays");
 }
