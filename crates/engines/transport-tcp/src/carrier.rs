@@ -16,8 +16,8 @@ use crate::socket::{CarrierSocket, Transfer};
 
 /// Bytes read at once. One such buffer serves all connections of a thread.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// Bytes of it that are offered behind a direct read: room for what comes after, little enough that the rest of a
-/// large message is not copied through it.
+/// Bytes of it that are offered behind a direct read, and by the read that follows one: room for what comes after, little enough that
+/// the rest of a large message is not copied through it.
 const BEHIND_DIRECT_BYTES: usize = 4 << 10;
 /// Bytes that one poll writes at most.
 const WRITE_BYTES_MAX: usize = 512 << 10;
@@ -71,6 +71,7 @@ impl TcpVersion {
 pub struct TcpCarrier {
     socket: CarrierSocket,
     output: SocketOutput,
+    input: InputTraffic,
     flight: FlightWindow,
     write_failed: Option<String>,
     version: TcpVersion,
@@ -82,6 +83,15 @@ pub struct TcpCarrier {
 pub struct TcpPeer {
     pub(crate) identity: PeerIdentity,
     pub(crate) address: SocketAddr,
+}
+
+/// What came last, and so what probably comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InputTraffic {
+    Small,
+    /// Bodies that were read to where they belong. Their reader, where it is faster than their writer, stands before the next one's header
+    /// each time, of which it does not know yet where it belongs.
+    Large,
 }
 
 /// Whether the socket took what it was given last.
@@ -111,6 +121,7 @@ impl TcpCarrier {
         TcpCarrier {
             socket,
             output: SocketOutput::Flows,
+            input: InputTraffic::Small,
             flight: FlightWindow::default(),
             write_failed: None,
             version: TcpVersion::default(),
@@ -187,21 +198,32 @@ impl TcpCarrier {
     ) -> Result<Transfer, CarrierEnd> {
         let lost = |error: io::Error| CarrierEnd::Lost(error.to_string());
         let Some(direct) = connection.direct(context.receive) else {
+            let scratch = match self.input {
+                InputTraffic::Small => scratch,
+                InputTraffic::Large => &mut scratch[..BEHIND_DIRECT_BYTES],
+            };
             let read = self
                 .socket
                 .read(&mut [], scratch, context.buffers)
                 .map_err(lost)?;
             if let Transfer::Bytes(bytes) = read {
+                self.input = InputTraffic::Small;
+                #[cfg(test)]
+                tests::count_copied(bytes);
                 connection.input(&scratch[..bytes], context)?;
             }
             return Ok(read);
         };
+        self.input = InputTraffic::Large;
         let room = direct.len();
         let behind = &mut scratch[..BEHIND_DIRECT_BYTES];
         let read = self.socket.read(direct, behind, context.buffers).map_err(lost)?;
         if let Transfer::Bytes(bytes) = read {
             connection.direct_came(bytes.min(room), context)?;
-            connection.input(&scratch[..bytes.saturating_sub(room)], context)?;
+            let behind_bytes = bytes.saturating_sub(room);
+            #[cfg(test)]
+            tests::count_copied(behind_bytes);
+            connection.input(&scratch[..behind_bytes], context)?;
         }
         Ok(read)
     }
@@ -319,3 +341,6 @@ impl Carrier for TcpCarrier {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

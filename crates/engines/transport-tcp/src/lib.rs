@@ -5,6 +5,10 @@
 //! messages come from it straight into the app's receive heap.
 #![forbid(unsafe_code)]
 
+// As the tests in `tests/` name it, with which those in here share their pairs of connections.
+#[cfg(test)]
+extern crate self as provost_transport_tcp;
+
 mod carrier;
 mod establish;
 mod flight;

@@ -9,7 +9,7 @@ use provost_transport_tcp::{
     ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, accept, connect,
 };
 
-use crate::certificates::Authority;
+use super::certificates::Authority;
 
 /// Configurations of both ends.
 pub(crate) type Tls = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
