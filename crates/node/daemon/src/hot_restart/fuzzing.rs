@@ -13,7 +13,7 @@ use provost_shm::{Doorbell, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings}
 use provost_wire::limits::RING_SLOTS_MIN;
 
 use super::channel::{Body, Channel, ChannelError, Complete, Hello, PartiesFollow, State};
-use super::state::{App, FORMAT, GrpcClient, Node as NodeState, Parties, Policies, Preview};
+use super::state::{App, FORMAT, GrpcClient, Node as NodeState, Policies, Preview, SavedParties};
 use super::succeed::Predecessor;
 use crate::config::Sources;
 use crate::policies::Registry;
@@ -112,12 +112,12 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
         ..GrpcClient::default()
     };
     // Its socket is missing, so it is left out.
-    let callers = Parties {
+    let callers = SavedParties {
         grpc_clients: vec![client],
-        ..Parties::default()
+        ..SavedParties::default()
     };
     let callers_first = [vec![CALLERS_FIRST], callers.encode_to_vec()].concat();
-    let all = Parties {
+    let all = SavedParties {
         apps: vec![app.clone()],
         ..callers
     };

@@ -138,7 +138,7 @@ impl RestoringNode {
     ) -> Result<(), NotRestored> {
         go_on_counting(plane, &node);
         self.has_rest = true;
-        let parties = state::Parties {
+        let parties = state::SavedParties {
             schemas: node.schemas,
             grpc_clients: node.grpc_clients,
             apps: node.apps,
@@ -151,7 +151,7 @@ impl RestoringNode {
     pub(super) fn add(
         &mut self,
         plane: &ControlPlane,
-        parties: state::Parties,
+        parties: state::SavedParties,
         descriptors: &mut Descriptors,
     ) -> Result<(), NotRestored> {
         for schema in &parties.schemas {

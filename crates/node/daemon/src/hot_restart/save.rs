@@ -57,7 +57,7 @@ pub(super) struct StateReader<'a> {
 /// A part of the state.
 pub(super) enum SavedPart {
     /// Some apps and callers.
-    Parties(SavedDocument<state::Parties>),
+    Parties(SavedDocument<state::SavedParties>),
     /// What did not go before, and does not come after.
     Rest(SavedDocument<state::Node>),
     /// There is nothing more.
@@ -190,7 +190,7 @@ pub(super) async fn node(
     if reader.order != StateOrder::PartiesLast {
         left.sort();
         let parties = writer.parties(left)?;
-        let state::Parties {
+        let state::SavedParties {
             apps,
             grpc_clients,
             relays,
@@ -355,12 +355,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes apps and callers. Those of which the control plane has heard the end are no more.
-    fn parties(&mut self, saved: PartiesOfRuntime) -> io::Result<state::Parties> {
+    fn parties(&mut self, saved: PartiesOfRuntime) -> io::Result<state::SavedParties> {
         let mut apps = Vec::with_capacity(saved.apps.len());
         for app in saved.apps {
             apps.extend(self.app(app)?);
         }
-        Ok(state::Parties {
+        Ok(state::SavedParties {
             schemas: Vec::new(),
             apps,
             grpc_clients: self.clients(saved.clients)?,

@@ -130,7 +130,7 @@ pub(super) struct Node {
 /// Some of the apps and callers of a node, which a process that takes them gets by themselves. Descriptors: those of apps, then of
 /// clients, then of relays.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Parties {
+pub(super) struct SavedParties {
     /// Those of [`Node::schemas`] that are not known yet: they are not there again.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub(super) schemas: Vec<Vec<u8>>,

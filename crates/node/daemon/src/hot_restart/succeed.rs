@@ -172,7 +172,7 @@ impl Predecessor {
 /// A part of the state, as it comes.
 enum StatePart {
     /// Some apps and callers, as many batches as the old process likes.
-    Parties(state::Parties, Descriptors),
+    Parties(state::SavedParties, Descriptors),
     /// What the node has beside those.
     Rest(Box<state::Node>, Descriptors, FollowingParts),
 }
