@@ -369,6 +369,112 @@ fn a_call_that_outlives_its_session_is_none_of_the_next_with_its_number() {
     assert_eq!(host.free_slots(second), 3);
 }
 
+#[test]
+fn a_session_takes_as_many_calls_as_slots_and_requests_as_large_as_its_server() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let session = connected(&mut host, &mut board);
+    let too_large = host.call(&mut board, session, 0, 1, &[0; 301]);
+    let (bytes, bytes_max) = (301, 300);
+    assert_eq!(too_large, Err(HostError::TooLarge { bytes, bytes_max }));
+    for tag in 0..4 {
+        assert_eq!(host.call(&mut board, session, tag, 1, &[0; 300]), Ok(()));
+    }
+    assert_eq!(host.call(&mut board, session, 4, 1, b"x"), Err(HostError::Busy));
+    assert_eq!(board.sent().len(), 4);
+    // The NIC says twice that a call has ended: it has ended once.
+    for _ in 0..2 {
+        board.deliver_head(EntryHead {
+            kind: EntryKind::Response,
+            bytes: 0,
+            connection: 0,
+            code: 0,
+            tag: 2,
+            remote: 0,
+        });
+    }
+    host.poll(&mut board, 1_000_000).unwrap();
+    let outcome = Ok((0, Vec::new()));
+    assert_eq!(host.poll_event(), Some(HostEvent::Completed { tag: 2, outcome }));
+    assert_eq!(host.poll_event(), None);
+    assert_eq!(host.free_slots(session), 1);
+}
+
+/// Until an answer comes, and as often as the configuration says.
+#[test]
+fn a_client_asks_again_for_its_session() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    host.connect(0, PEER).unwrap();
+    for round in 0..5 {
+        for (now_ns, opens) in [(round * LEAVING_NS, 1), (round * LEAVING_NS + LEAVING_NS - 1, 0)] {
+            host.poll(&mut board, now_ns).unwrap();
+            assert_eq!(board.sent().len(), opens, "at {now_ns} ns");
+        }
+    }
+}
+
+/// What finds the transmit ring full goes when there is room.
+#[test]
+fn packets_that_find_the_ring_full_wait_for_room() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let close = Head::bare(&Header::of_session(Kind::Close, 3, 4));
+    let packets = 2 * SLOTS as usize + 3;
+    for _ in 0..packets {
+        board.deliver(close.bytes());
+        host.poll(&mut board, 0).unwrap();
+    }
+    let mut unknowns = 0;
+    for _ in 0..4 {
+        unknowns += board.sent().len();
+        host.poll(&mut board, 0).unwrap();
+    }
+    assert_eq!(unknowns, packets);
+}
+
+#[test]
+fn only_a_sessions_own_token_ends_it() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    opened(0, &mut host, &mut board, 9);
+    let Some(HostEvent::Accepted(id)) = host.poll_event() else {
+        panic!("a session is opened");
+    };
+    let token = id.to_bits() as u32;
+    let close = |token| Head::bare(&Header::of_session(Kind::Close, 0, token));
+    let unknown = exchange(&mut host, &mut board, close(token ^ 1).bytes());
+    assert_eq!(unknown[0][0], Kind::Unknown as u8);
+    assert_eq!(host.poll_event(), None);
+    let closed = exchange(&mut host, &mut board, close(token).bytes());
+    assert_eq!(closed[0][0], Kind::Closed as u8);
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(id)));
+}
+
+/// A NIC that asks for packets of a response asks by the call: what the slot was answered with before, or is with by now, is another's.
+#[test]
+fn a_response_is_given_again_to_its_own_call_alone() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    opened(0, &mut host, &mut board, 9);
+    assert!(matches!(host.poll_event(), Some(HostEvent::Accepted(_))));
+    let asked = request(0, &mut host, &mut board, 0).expect("its session is open");
+    host.respond(&mut board, asked, 0, b"answer");
+    assert_eq!(board.sent().len(), 1);
+    for (tag, given) in [(0, 0), (1, 1), (2, 0), (1 << 32 | 1, 0)] {
+        board.deliver_head(EntryHead {
+            kind: EntryKind::Repeat,
+            bytes: 1,
+            connection: 0,
+            code: 0,
+            tag,
+            remote: 0,
+        });
+        host.poll(&mut board, 0).unwrap();
+        assert_eq!(board.sent().len(), given, "call {tag}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_packet_is_taken_or_ignored(
