@@ -168,3 +168,56 @@ fn bind_shared(address: SocketAddr) -> io::Result<UdpSocket> {
     rustix::net::bind(&socket, &address)?;
     Ok(UdpSocket::from(socket))
 }
+
+#[cfg(test)]
+mod tests {
+    use provost_datagram::handshake::{MarkUse, Open, PacketFallback, VERSION};
+    use provost_datagram::packet::{Head, Header, Kind, NO_SESSION};
+
+    use super::*;
+
+    /// An Open with this cookie.
+    fn open(cookie: u64) -> Vec<u8> {
+        let open = Open {
+            versions: (VERSION, VERSION),
+            selective: true,
+            slots: 8,
+            session: 1,
+            token: 2,
+            credits: 8,
+            packet_bytes: PACKET_BYTES,
+            nonce: 3,
+            cookie,
+            cipher: 0,
+            marks: MarkUse::Unread,
+            fallback: PacketFallback::Off,
+        };
+        let payload = open.encode();
+        let head = Head::bare(&Header::of_session(Kind::Open, NO_SESSION, 0));
+        let head = head.seal(&payload, Checking::Packets);
+        [head.bytes(), &payload].concat()
+    }
+
+    #[test]
+    fn who_has_shown_its_address_gets_one_socket_and_others_none() {
+        let mut listener = NicListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(listener.address()).unwrap();
+        for packet in [&b"no packet"[..], &open(4)] {
+            client.send(packet).unwrap();
+            assert!(listener.next_caller().unwrap().is_none());
+        }
+        let mut challenge = [0; 64];
+        let bytes = client.recv(&mut challenge).unwrap();
+        assert_eq!((challenge[0] & 15, bytes >= 32), (Kind::Challenge as u8, true));
+        let cookie = u64::from_le_bytes(challenge[24..32].try_into().unwrap());
+        client.send(&open(cookie)).unwrap();
+        let caller = listener.next_caller().unwrap().expect("it has shown its address");
+        assert_eq!(caller.address(), client.local_addr().unwrap());
+        assert_eq!(caller.opening, open(cookie));
+        // A repetition is for the client's own socket from now on; one that was on its way to the listener's is nobody else.
+        drop(caller);
+        client.send(&open(cookie)).unwrap();
+        assert!(listener.next_caller().unwrap().is_none());
+    }
+}

@@ -226,3 +226,70 @@ fn a_damaged_state_is_restored_or_refused_and_its_predecessor_goes_on() {
         pair.client.has_next() && pair.server.has_next()
     });
 }
+
+#[test]
+fn segments_are_put_in_order_and_a_successor_has_those_that_came_early() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    let segment = |number: u64| segment::encode(number, SegmentEnd::GoesOn, &[number as u8]);
+    for number in [3, 2] {
+        pair.server.arrive(&segment(number), None).unwrap();
+    }
+    let bytes = saved(&pair.server);
+    let mut server = restored(pair.server.socket(), &bytes).unwrap();
+    assert!(!server.has_next(), "the first has not come");
+    server.arrive(&segment(1), None).unwrap();
+    for number in 1..=3 {
+        assert_eq!(take(&mut server), [number]);
+    }
+    // What has come, what waits for others, and what no client can have sent by now.
+    server.arrive(&segment(5), None).unwrap();
+    for number in [0, 3, 5, 4 + UNTAKEN_MAX as u64, u64::MAX] {
+        assert!(server.arrive(&segment(number), None).is_err(), "segment {number}");
+    }
+}
+
+#[test]
+fn a_client_leaves_no_more_requests_than_there_may_be() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    let StreamState::Open(session, _) = pair.server.state else {
+        panic!("it is open");
+    };
+    let request = |call| HostEvent::Request {
+        session,
+        request: RequestTag::from_parts((0, call)),
+        method: METHOD_POLL,
+        flow: 0,
+        payload: Vec::new(),
+    };
+    while pair.server.held.len() < POLL_CALLS {
+        pair.server.handle(request(1)).unwrap();
+    }
+    assert!(pair.server.handle(request(2)).is_err());
+}
+
+/// Both ends' NICs tell each other that they are there; one that hears nothing for ten seconds gives up.
+#[test]
+fn a_peer_that_says_nothing_for_ten_seconds_counts_as_gone() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    const SECOND_NS: u64 = 1_000_000_000;
+    let seconds = [6, 12, 18, 24];
+    for second in seconds {
+        for _ in 0..8 {
+            for stream in [&mut pair.client, &mut pair.server] {
+                stream.poll(second * SECOND_NS, SocketReading::Try).unwrap();
+            }
+        }
+    }
+    let last = seconds[3] * SECOND_NS;
+    pair.client
+        .poll(last + 9 * SECOND_NS, SocketReading::Try)
+        .unwrap();
+    let lost = pair.client.poll(last + 30 * SECOND_NS, SocketReading::Try);
+    assert!(lost.unwrap_err().to_string().contains("ten seconds"));
+}
