@@ -140,4 +140,15 @@ mod tests {
         // Both workers are busy: the third waits for the one that is free first.
         assert!(workers.handle(2, 0.0).done_ns > short.done_ns);
     }
+
+    #[test]
+    fn a_call_crosses_to_its_worker_and_back_and_costs_the_polling_core_both_ends() {
+        let mut workers = HandlerPool::new(HandlerModel {
+            threads: HandlerThreads::Workers(1),
+            time: HandlerTime::Same { ns: 100.0 },
+        });
+        let handled = workers.handle(0, 1_000.0);
+        assert_eq!(handled.done_ns, 1_000.0 + QUEUE_NS + HOP_NS + 100.0 + HOP_NS);
+        assert_eq!(handled.polling_free_ns, 1_000.0 + 2.0 * QUEUE_NS);
+    }
 }
