@@ -85,7 +85,7 @@ pub(super) enum Body {
     Rest(State),
     /// All of the state has come.
     #[prost(message, tag = "12")]
-    Complete(Complete),
+    Complete(CompleteState),
 }
 
 /// See [`Body::Hello`].
@@ -168,7 +168,7 @@ pub(super) struct PartiesFollow {
 
 /// See [`Body::Complete`].
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Complete {}
+pub(super) struct CompleteState {}
 
 /// See [`Body::Descriptors`].
 #[derive(Clone, PartialEq, Message)]

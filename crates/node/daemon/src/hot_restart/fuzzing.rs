@@ -12,7 +12,7 @@ use prost::Message;
 use provost_shm::{Doorbell, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings};
 use provost_wire::limits::RING_SLOTS_MIN;
 
-use super::channel::{Body, Channel, ChannelError, Complete, Hello, PartiesFollow, State};
+use super::channel::{Body, Channel, ChannelError, CompleteState, Hello, PartiesFollow, State};
 use super::state::{App, FORMAT, GrpcClient, Node as NodeState, Policies, Preview, SavedParties};
 use super::succeed::Predecessor;
 use crate::config::Sources;
@@ -67,7 +67,7 @@ fn take_over(kind: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
                     let before = |descriptors| Body::Rest(State { descriptors });
                     send_part(&old, &rest, before, &of_rest)?;
                     send_part(&old, state, parties, &of_apps)?;
-                    old.send(Body::Complete(Complete {}), WAIT_MAX)?;
+                    old.send(Body::Complete(CompleteState {}), WAIT_MAX)?;
                 }
                 CALLERS_FIRST.. => {
                     send_part(&old, state, parties, &[])?;

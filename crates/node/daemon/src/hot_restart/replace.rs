@@ -13,7 +13,7 @@ use provost_runtime::RELAY_STATE_VERSION;
 use tokio::sync::mpsc;
 
 use super::channel::{
-    Body, Channel, ChannelError, Commit, Complete, Hello, PartiesFollow, Ready, State, unexpected,
+    Body, Channel, ChannelError, Commit, CompleteState, Hello, PartiesFollow, Ready, State, unexpected,
 };
 use super::save::{self, SavedDocument, SavedPart, StateOrder};
 use super::state::FORMAT;
@@ -274,7 +274,7 @@ impl StateReceiver {
                 SavedPart::Complete if self.order == StateOrder::PartiesLast => sent
                     .successor
                     .channel
-                    .send(Body::Complete(Complete {}), self.limit),
+                    .send(Body::Complete(CompleteState {}), self.limit),
                 // The rest was the last part.
                 SavedPart::Complete => Ok(()),
             };
