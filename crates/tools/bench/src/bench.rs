@@ -63,7 +63,7 @@ fn run_in(
     table::print(
         &cells,
         &bench.head(regime, began.elapsed()),
-        &outcomes(suite, &cells, regime),
+        &outcomes(suite, &cells, regime, cores.len()),
     );
     if let Some(folder) = &call.plots {
         plot(folder, regime, &cells)?;
@@ -75,9 +75,9 @@ fn run_in(
     Ok((cells, bench.verdict()))
 }
 
-fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime) -> Vec<TargetOutcome> {
+fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime, cores: usize) -> Vec<TargetOutcome> {
     match suite {
-        Suite::Call | Suite::Policy => targets::outcomes(cells, regime),
+        Suite::Call | Suite::Policy => targets::outcomes(cells, regime, cores),
         Suite::Grpc => grpc_targets::outcomes(cells),
     }
 }

@@ -57,6 +57,8 @@ const CALL_EXAMPLES: &str = "Examples:
   cargo xtask bench call --regime idle,background,busy,one-core --json call.json
                                                                all regimes in turn; call.json holds them by name
   cargo xtask bench call --quick --only 'raw tcp,provost null' only these setups
+  cargo xtask bench call --quick --only 'provost local,iceoryx2,shm'
+                                                               one node beside shared memory without one
   cargo xtask bench call --quick --only 'provost null,provost datagram,provost tcp tls,raw'
                                                                nodes joined by TCP and by datagrams, plain and encrypted
 
@@ -65,6 +67,9 @@ Setups:
   tonic, tonic+envoy null           gRPC: client to server, and through a sidecar on either side
   shm, shm one core, floor          the least that shared memory, and Provost's four processes, can take
   provost local, provost bare       one node with a null policy; two nodes over TCP without one
+  provost local sleeping            as provost local; node and apps sleep at once, where others poll for a while first
+  iceoryx2, iceoryx2 sleeping       client and server over iceoryx2, without a node: polling for a while first, and sleeping at once
+  shmipc                            the same over shmipc, which sleeps at once
   provost null                      two nodes over TCP, a null policy in each
   provost datagram                  the same over the datagram transport
   provost tcp tls                   the same over TCP with mutual TLS

@@ -160,7 +160,7 @@ pub(crate) fn load(
         .stdout(Stdio::piped())
         .spawn()
         .doing(|| format!("start {}", program.display()))?;
-    let window = crate::load::watch(load, child.id());
+    let window = crate::load::watch(load, child.id(), |_| {});
     let output = child
         .wait_with_output()
         .doing(|| format!("wait for {}", program.display()))?;
@@ -212,12 +212,12 @@ fn cpp_client() -> Result<PathBuf, Failure> {
     Ok(folder.join("cpp/build/client"))
 }
 
-fn absolute(folder: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn absolute(folder: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(folder).doing(|| format!("find {}", folder.display()))
 }
 
-/// Runs what builds a client.
-fn built(command: &mut Command, what: &str, needs: &str) -> Result<(), Failure> {
+/// Runs what builds a program of others.
+pub(crate) fn built(command: &mut Command, what: &str, needs: &str) -> Result<(), Failure> {
     let unavailable = |why: &dyn std::fmt::Display| {
         Failure::Unavailable(format!("{what} was not built, which needs {needs}: {why}"))
     };

@@ -26,6 +26,7 @@ mod machine;
 mod mailbox;
 mod node;
 mod operator;
+mod peers;
 mod plan;
 mod plot;
 mod process;

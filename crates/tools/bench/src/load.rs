@@ -80,10 +80,10 @@ pub(crate) fn measure(
     })
 }
 
-/// Measures processes while another program makes load, behind its warm-up.
-pub(crate) fn watch(load: &Load, client: u32) -> Window {
+/// Measures processes while another program makes load, behind its warm-up. It is told whether that is now.
+pub(crate) fn watch(load: &Load, client: u32, tell: impl FnMut(bool)) -> Window {
     std::thread::sleep(Duration::from_secs_f64(load.warmup_seconds));
-    Window::over(&Run::default(), load, client)
+    Window::over(load, client, tell)
 }
 
 /// What processes have taken in the time of a measurement.
@@ -103,10 +103,11 @@ impl Window {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_secs_f64(load.warmup_seconds));
-        Ok(Window::over(run, load, std::process::id()))
+        let tell = |is_measuring| run.measuring.store(is_measuring, Relaxed);
+        Ok(Window::over(load, std::process::id(), tell))
     }
 
-    fn over(run: &Run, load: &Load, client: u32) -> Window {
+    fn over(load: &Load, client: u32, mut tell: impl FnMut(bool)) -> Window {
         let client = Watched {
             name: "client".into(),
             pid: client,
@@ -120,9 +121,9 @@ impl Window {
         };
         let (cpu_before, busy_before, began) =
             (snapshot(), machine::busy_seconds(&load.cores), Instant::now());
-        run.measuring.store(true, Relaxed);
+        tell(true);
         std::thread::sleep(Duration::from_secs_f64(load.seconds));
-        run.measuring.store(false, Relaxed);
+        tell(false);
         let (seconds, busy_after, cpu_after) = (
             began.elapsed().as_secs_f64(),
             machine::busy_seconds(&load.cores),

@@ -7,7 +7,7 @@ use crate::certificate;
 use crate::failure::{Doing, Failure};
 use crate::link::Host;
 use crate::machine::is_program;
-use crate::plan::{Chain, Kind, NodeCarrier};
+use crate::plan::{Chain, Kind, NodeCarrier, NodeWaiting};
 use crate::process::{Environment, Process};
 use crate::report::USER_BLOCKED;
 
@@ -145,6 +145,7 @@ pub(crate) struct Reach {
     pub(crate) service: ServicePlace,
     /// What carries calls between it and other nodes.
     pub(crate) carrier: NodeCarrier,
+    pub(crate) waiting: NodeWaiting,
 }
 
 /// Where the service is that the bench calls.
@@ -173,6 +174,7 @@ impl Reach {
             grpc_at: None,
             service,
             carrier: NodeCarrier::Tcp,
+            waiting: NodeWaiting::Polling,
         }
     }
 
@@ -197,6 +199,11 @@ impl Reach {
         Reach { carrier, ..self }
     }
 
+    /// The node waits so.
+    pub(crate) fn waiting(self, waiting: NodeWaiting) -> Reach {
+        Reach { waiting, ..self }
+    }
+
     /// Whether somebody calls or answers who brings no schema.
     fn needs_schema(self) -> bool {
         self.grpc_at.is_some() || matches!(self.service, ServicePlace::GrpcServer(_))
@@ -210,7 +217,17 @@ impl Reach {
         let grpc = self.grpc_at.map(|address| {
             format!("[[grpc.listener]]\nname = \"clients\"\naddress = \"{address}\"\napp = \"clients\"\n")
         });
-        [nodes.unwrap_or_default(), grpc.unwrap_or_default(), self.route()].concat()
+        let runtime = match self.waiting {
+            NodeWaiting::Polling => "",
+            NodeWaiting::Sleeping => "[runtime]\nspin_us = 0\n",
+        };
+        [
+            runtime,
+            &nodes.unwrap_or_default(),
+            &grpc.unwrap_or_default(),
+            &self.route(),
+        ]
+        .concat()
     }
 
     /// Nodes that come here call the gRPC server.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::foreign::ForeignClient;
+use crate::peers::NodelessPeer;
 use crate::report::{BlockedUser, Traffic};
 
 const KIB: usize = 1 << 10;
@@ -40,7 +41,9 @@ pub(crate) enum Setup {
     /// Two nodes, a null policy in each, and this between them; over TCP as it is, that is [`Setup::ProvostNull`].
     ProvostOver(NodeCarrier),
     /// Client and server on one node, a null policy.
-    ProvostLocal,
+    ProvostLocal(NodeWaiting),
+    /// Client and server over shared memory of others, and nothing in between.
+    NodelessPeer(NodelessPeer),
     /// gRPC through two sidecars, the client's with a policy.
     TonicEnvoy(EnvoyPolicy),
     /// Two nodes, the client's with policies.
@@ -66,6 +69,15 @@ pub(crate) enum NodeCarrier {
     Datagram,
     /// The datagram transport, its packets sealed by a key from mutual TLS.
     DatagramSealed,
+}
+
+/// How a node and its apps wait for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NodeWaiting {
+    /// As they are by default: they poll for a while before they sleep.
+    Polling,
+    /// They sleep at once.
+    Sleeping,
 }
 
 /// What stands between a gRPC client and its server.
@@ -188,7 +200,7 @@ impl Setup {
     ];
 
     /// In the order in which a round runs them; what is compared closely stands together.
-    pub(crate) const ALL: [Setup; 14] = [
+    pub(crate) const ALL: [Setup; 18] = [
         Setup::RawTcp,
         Setup::RawTcpSpin,
         Setup::RawUdp,
@@ -196,7 +208,11 @@ impl Setup {
         Setup::TonicEnvoyNull,
         Setup::SharedMemory,
         Setup::SharedMemoryOneCore,
-        Setup::ProvostLocal,
+        Setup::ProvostLocal(NodeWaiting::Polling),
+        Setup::NodelessPeer(NodelessPeer::Iceoryx2),
+        Setup::ProvostLocal(NodeWaiting::Sleeping),
+        Setup::NodelessPeer(NodelessPeer::Iceoryx2Sleeping),
+        Setup::NodelessPeer(NodelessPeer::Shmipc),
         Setup::Floor,
         Setup::ProvostNull,
         Setup::ProvostOver(NodeCarrier::Datagram),
@@ -254,7 +270,9 @@ impl Setup {
             Setup::ProvostOver(NodeCarrier::TcpTls) => "provost tcp tls",
             Setup::ProvostOver(NodeCarrier::Datagram) => "provost datagram",
             Setup::ProvostOver(NodeCarrier::DatagramSealed) => "provost datagram sealed",
-            Setup::ProvostLocal => "provost local",
+            Setup::ProvostLocal(NodeWaiting::Polling) => "provost local",
+            Setup::ProvostLocal(NodeWaiting::Sleeping) => "provost local sleeping",
+            Setup::NodelessPeer(peer) => peer.name(),
             Setup::TonicEnvoy(EnvoyPolicy::RateLimit) => "tonic+envoy rate",
             Setup::TonicEnvoy(EnvoyPolicy::Rbac) => "tonic+envoy rbac",
             Setup::TonicEnvoy(EnvoyPolicy::Lua) => "tonic+envoy lua",
@@ -281,8 +299,16 @@ impl Setup {
     pub(crate) fn has_services(self) -> bool {
         matches!(
             self,
-            Setup::TonicEnvoyNull | Setup::ProvostNull | Setup::ProvostLocal
+            Setup::TonicEnvoyNull | Setup::ProvostNull | Setup::ProvostLocal(NodeWaiting::Polling)
         )
+    }
+
+    /// How its nodes and their apps wait.
+    pub(crate) fn waiting(self) -> NodeWaiting {
+        match self {
+            Setup::ProvostLocal(waiting) => waiting,
+            _ => NodeWaiting::Polling,
+        }
     }
 
     /// Whether it can have one call in flight only.
@@ -345,19 +371,22 @@ impl Setup {
 
     fn call_measures(self, scope: Scope) -> Vec<Measure> {
         let latency = vec![Measure::latency()];
-        if scope == Scope::Smoke || self.is_ping_pong() {
-            return latency;
-        }
         match (self, scope) {
+            // To build them takes longer than all the rest.
+            (Setup::NodelessPeer(_), Scope::Smoke) => Vec::new(),
+            (_, Scope::Smoke) => latency,
+            _ if self.is_ping_pong() => latency,
+            // Their programs have one connection, and small messages.
+            (Setup::NodelessPeer(_) | Setup::ProvostLocal(NodeWaiting::Sleeping), _) => {
+                [latency, vec![Measure::rate(64, 1)]].concat()
+            }
             // A datagram holds no large message.
             (Setup::RawUdp, Scope::Full) => [latency, rates()].concat(),
             (Setup::ProvostBare | Setup::RawUdp, Scope::Quick) => {
                 [latency, vec![Measure::rate(64, 1)]].concat()
             }
             (Setup::ProvostBare, Scope::Full) => [latency, rates(), goodputs(&[64 * KIB, MIB])].concat(),
-            (_, Scope::Quick | Scope::Smoke) => {
-                [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat()
-            }
+            (_, Scope::Quick) => [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat(),
             (_, Scope::Full) => [
                 latency,
                 rates(),

@@ -10,6 +10,7 @@ use crate::failure::{Doing, Failure};
 use crate::link::{Host, NetworkLink};
 use crate::machine::free_port;
 use crate::node::{Node, Policies, Reach, ServicePlace, admin_socket};
+use crate::peers::{self, NodelessPeer};
 use crate::plan::{NodeCarrier, ProxyHops, ProxyKind, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
@@ -23,7 +24,7 @@ pub(crate) struct Stack {
     address: String,
     environment: Environment,
     folder: PathBuf,
-    /// The client of others that calls, if one does.
+    /// The program of others that calls, if one does.
     foreign: Option<PathBuf>,
     /// The hosts of its nodes, if they are not this one.
     _link: Option<NetworkLink>,
@@ -80,15 +81,12 @@ impl Stack {
                 let policies = Policies::of(chain, folder)?;
                 stack.two_nodes(&policies, &Policies::nulls(1), folder)?;
             }
-            Setup::ProvostLocal => {
-                stack.node(
-                    "service",
-                    Reach::to(ServicePlace::Local),
-                    &Policies::nulls(1),
-                    folder,
-                )?;
+            Setup::ProvostLocal(waiting) => {
+                let reach = Reach::to(ServicePlace::Local).waiting(waiting);
+                stack.node("service", reach, &Policies::nulls(1), folder)?;
                 stack.app(Served::Echo)?;
             }
+            Setup::NodelessPeer(peer) => stack.peer(peer)?,
         }
         Ok(stack)
     }
@@ -184,7 +182,7 @@ impl Stack {
             Setup::ProvostBare
             | Setup::ProvostNull
             | Setup::ProvostOver(_)
-            | Setup::ProvostLocal
+            | Setup::ProvostLocal(_)
             | Setup::ProvostWith(_) => {
                 let (client, _) = Process::start_ready_in("client", &Role::ProvostIdle, &self.environment)?;
                 Ok(Some(client))
@@ -231,6 +229,12 @@ impl Stack {
             | Setup::Proxied(..)
             | Setup::ProxiedWith(_)
             | Setup::GrpcToApp => Role::TonicClient { address, load },
+            Setup::NodelessPeer(peer) => Role::PeerClient {
+                peer,
+                program: self.foreign.clone().unwrap_or_default(),
+                address,
+                load,
+            },
             Setup::Foreign(client, ..) => Role::ForeignClient {
                 client,
                 program: self.foreign.clone().unwrap_or_default(),
@@ -240,9 +244,12 @@ impl Stack {
             Setup::ProvostBare
             | Setup::ProvostNull
             | Setup::ProvostOver(_)
-            | Setup::ProvostLocal
+            | Setup::ProvostLocal(_)
             | Setup::ProvostWith(_)
-            | Setup::AppToGrpc => Role::ProvostClient { load },
+            | Setup::AppToGrpc => Role::ProvostClient {
+                load,
+                waiting: self.setup.waiting(),
+            },
         }
     }
 
@@ -290,7 +297,10 @@ impl Stack {
 
     /// The server, on the node that was started last.
     fn app(&mut self, served: Served) -> Result<(), Failure> {
-        let role = Role::ProvostServer { served };
+        let role = Role::ProvostServer {
+            served,
+            waiting: self.setup.waiting(),
+        };
         let (process, _) = Process::start_ready_in("server", &role, &self.environment)?;
         self.processes.push(process);
         Ok(())
@@ -383,17 +393,34 @@ impl Stack {
         let mut process = Process::start_program(name, &Host::Here, program, &arguments, &log)?;
         process
             .wait_for("it listens", || TcpStream::connect(listen).is_ok())
-            .map_err(|error| {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                Failure::role(
-                    name,
-                    format!("{error}; it said: {}", said.lines().last().unwrap_or("nothing")),
-                )
-            })?;
+            .map_err(|error| with_last_words(name, &error, &log))?;
         self.processes.push(process);
         self.address = listen.to_string();
         Ok(())
     }
+
+    /// The server of a program of others.
+    fn peer(&mut self, peer: NodelessPeer) -> Result<(), Failure> {
+        let program = peers::program()?;
+        let in_folder = |name: &str| self.folder.join(name);
+        let (address, ready, log) = (in_folder("calls"), in_folder("ready"), in_folder("server.log"));
+        let arguments = peer.server_arguments(&address, &ready);
+        let mut process = Process::start_program("server", &Host::Here, &program, &arguments, &log)?;
+        process
+            .wait_for("clients may come", || ready.exists())
+            .map_err(|error| with_last_words("server", &error, &log))?;
+        self.processes.push(process);
+        self.address = address.to_string_lossy().into_owned();
+        self.foreign = Some(program);
+        Ok(())
+    }
+}
+
+/// Why a program did not start, and what it said of that.
+fn with_last_words(name: &str, error: &Failure, log: &Path) -> Failure {
+    let said = std::fs::read_to_string(log).unwrap_or_default();
+    let last = said.lines().last().unwrap_or("nothing");
+    Failure::role(name, format!("{error}; it said: {last}"))
 }
 
 /// A free port of the loopback interface.

@@ -15,6 +15,8 @@ use crate::datagram;
 use crate::failure::Failure;
 use crate::foreign::{self, ForeignClient};
 use crate::link::Host;
+use crate::peers::{self, NodelessPeer};
+use crate::plan::NodeWaiting;
 use crate::process;
 use crate::report::Load;
 
@@ -87,13 +89,22 @@ pub(crate) enum Role {
         address: String,
         load: Load,
     },
+    /// Has a program of others make load over shared memory of theirs.
+    PeerClient {
+        peer: NodelessPeer,
+        program: PathBuf,
+        address: String,
+        load: Load,
+    },
     /// Answers calls that come through its node's service.
     ProvostServer {
         served: Served,
+        waiting: NodeWaiting,
     },
     /// Makes load on a [`Role::ProvostServer`] through its own node's service.
     ProvostClient {
         load: Load,
+        waiting: NodeWaiting,
     },
     /// Makes load and keeps every completion, in the file at `path`.
     ProvostTimeline {
@@ -145,8 +156,14 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
             address,
             load,
         } => print(&foreign::load(client, &program, &address, &load)?),
-        Role::ProvostServer { served } => provost::serve(served),
-        Role::ProvostClient { load } => print(&provost::load(&load)?),
+        Role::PeerClient {
+            peer,
+            program,
+            address,
+            load,
+        } => print(&peers::load(peer, &program, &address, &load)?),
+        Role::ProvostServer { served, waiting } => provost::serve(served, waiting),
+        Role::ProvostClient { load, waiting } => print(&provost::load(&load, waiting)?),
         Role::ProvostTimeline { load, path } => print(&timeline::run(&load, &path)?),
         Role::ProvostIdle => provost::idle(),
         Role::DatagramServer { part } => datagram::serve(&part),

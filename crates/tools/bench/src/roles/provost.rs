@@ -6,16 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost::{Code, Received, Request, Response, Status};
+use provost::{App, Channel, Code, Received, Request, Response, Status};
 use serde::{Deserialize, Serialize};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::failure::{Doing, Failure};
 use crate::load::{Latencies, Run, measure};
+use crate::plan::NodeWaiting;
 use crate::process::say_ready;
 use crate::proto::bulk_client::BulkClient;
 use crate::proto::bulk_server::{Bulk, BulkServer};
-use crate::proto::echo_client::EchoClient;
+use crate::proto::echo_client::{EchoClient, SERVICE};
 use crate::proto::echo_server::{Echo, EchoServer};
 use crate::proto::{EchoRequest, EchoResponse, FetchRequest, GuardedRequest};
 use crate::report::{Expected, Load, Report, Traffic};
@@ -78,11 +79,14 @@ pub(crate) enum Served {
 }
 
 /// Answers what the node's service brings.
-pub(crate) fn serve(served: Served) -> Result<(), Failure> {
+pub(crate) fn serve(served: Served, waiting: NodeWaiting) -> Result<(), Failure> {
     runtime()?.block_on(async {
         // A client that comes too early tries again.
         say_ready("");
-        let builder = provost::Server::builder();
+        let builder = match app(waiting)? {
+            Some(app) => provost::Server::builder().app(&app),
+            None => provost::Server::builder(),
+        };
         let builder = match served {
             Served::Echo => builder.add_service(EchoServer::new(Answer)),
             Served::Bulk => builder.add_service(BulkServer::new(Answer)),
@@ -92,12 +96,25 @@ pub(crate) fn serve(served: Served) -> Result<(), Failure> {
     })
 }
 
+/// An app that waits so; the process's own waits as by default.
+fn app(waiting: NodeWaiting) -> Result<Option<App>, Failure> {
+    let sleeping = match waiting {
+        NodeWaiting::Polling => return Ok(None),
+        NodeWaiting::Sleeping => App::builder().spin(Duration::ZERO).attach(),
+    };
+    let attached = sleeping.map_err(|status| Failure::role("app", format!("attach: {status}")));
+    attached.map(Some)
+}
+
 /// Makes load through the node's service.
-pub(crate) fn load(load: &Load) -> Result<Report, Failure> {
+pub(crate) fn load(load: &Load, waiting: NodeWaiting) -> Result<Report, Failure> {
     measure(load, |run| {
         let runtime = runtime()?;
         LocalSet::new().block_on(&runtime, async {
-            let client = Client::connect(load.traffic).await?;
+            let client = match app(waiting)? {
+                Some(app) => Client::Echo(connect_through(&app).await?),
+                None => Client::connect(load.traffic).await?,
+            };
             let payload: Rc<[u8]> = payload(load.size_bytes).into();
             let latencies = Rc::new(RefCell::new(Latencies::default()));
             let caller = || {
@@ -251,6 +268,14 @@ impl Pace {
 /// Connects, and tries again while the server has not bound its service yet.
 pub(super) async fn connect() -> Result<EchoClient, Failure> {
     patiently(async || EchoClient::connect("bench.Echo").await).await
+}
+
+async fn connect_through(app: &App) -> Result<EchoClient, Failure> {
+    patiently(async || {
+        let channel = Channel::builder(&SERVICE).app(app).connect("bench.Echo").await;
+        channel.map(EchoClient::new)
+    })
+    .await
 }
 
 async fn patiently<C>(connect: impl AsyncFn() -> Result<C, Status>) -> Result<C, Failure> {
