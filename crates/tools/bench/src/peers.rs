@@ -204,12 +204,15 @@ mod tests {
     #[test]
     fn a_client_that_fails_has_no_figures() {
         let folder = tempfile::tempdir().unwrap();
+        let report = serde_json::to_string(&Report::default()).unwrap();
+        let says = |end: &str| format!("echo ready; read a; read b; {end}");
         for script in [
-            "exit 1",
-            "echo ready; exit 1",
-            "echo ready; read a; read b; echo nothing",
+            "exit 1".into(),
+            "echo ready; exit 1".into(),
+            says("echo nothing"),
+            says(&format!("echo '{report}'; exit 1")),
         ] {
-            let program = client_that_says(script, folder.path());
+            let program = client_that_says(&script, folder.path());
             assert!(
                 load(NodelessPeer::Shmipc, &program, "there", &load_of(0.01)).is_err(),
                 "{script}"

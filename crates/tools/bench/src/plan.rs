@@ -534,6 +534,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_is_held_against_has_its_small_loads_once_it_is_built() {
+        for peer in [
+            NodelessPeer::Iceoryx2,
+            NodelessPeer::Iceoryx2Sleeping,
+            NodelessPeer::Shmipc,
+        ] {
+            let setup = Setup::NodelessPeer(peer);
+            assert!(Setup::ALL.contains(&setup), "{} is not in the plan", setup.name());
+            assert_eq!(setup.measures(Suite::Call, Scope::Smoke), []);
+            for scope in [Scope::Quick, Scope::Full] {
+                let of_node = Setup::ProvostLocal(NodeWaiting::Polling).measures(Suite::Call, scope);
+                let of_peer = setup.measures(Suite::Call, scope);
+                assert_eq!(of_peer, [Measure::latency(), Measure::rate(64, 1)]);
+                assert!(of_peer.iter().all(|measure| of_node.contains(measure)));
+            }
+        }
+    }
+
+    #[test]
     fn raw_datagrams_carry_small_messages_alone() {
         let sizes = |scope| {
             Setup::RawUdp
