@@ -359,3 +359,18 @@ fn configuration(name: &str, socket: &Path, reach: Reach, policies: &Policies) -
         policies.toml()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_sleeps_at_once_where_that_is_measured_alone() {
+        let text = |waiting| {
+            let reach = Reach::to(ServicePlace::Local).waiting(waiting);
+            configuration("service", Path::new("service.sock"), reach, &Policies::nulls(1))
+        };
+        assert!(text(NodeWaiting::Sleeping).contains("[runtime]\nspin_us = 0\n"));
+        assert!(!text(NodeWaiting::Polling).contains("[runtime]"));
+    }
+}
