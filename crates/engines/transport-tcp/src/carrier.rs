@@ -72,6 +72,7 @@ pub struct TcpCarrier {
     socket: CarrierSocket,
     output: SocketOutput,
     input: InputTraffic,
+    path: TcpPath,
     flight: FlightWindow,
     write_failed: Option<String>,
     version: TcpVersion,
@@ -92,6 +93,23 @@ enum InputTraffic {
     /// Bodies that were read to where they belong. Their reader, where it is faster than their writer, stands before the next one's header
     /// each time, of which it does not know yet where it belongs.
     Large,
+}
+
+/// What is between the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TcpPath {
+    /// Nothing: both have one address. No queue is shared with other connections, so there is none to be kept short.
+    WithinHost,
+    Network,
+}
+
+impl TcpPath {
+    fn of(stream: &TcpStream) -> TcpPath {
+        match (stream.local_addr(), stream.peer_addr()) {
+            (Ok(here), Ok(there)) if here.ip() == there.ip() => TcpPath::WithinHost,
+            _ => TcpPath::Network,
+        }
+    }
 }
 
 /// Whether the socket took what it was given last.
@@ -119,6 +137,7 @@ impl std::fmt::Debug for TcpCarrier {
 impl TcpCarrier {
     pub(crate) fn new(socket: CarrierSocket, peer: TcpPeer) -> TcpCarrier {
         TcpCarrier {
+            path: TcpPath::of(socket.tcp()),
             socket,
             output: SocketOutput::Flows,
             input: InputTraffic::Small,
@@ -184,7 +203,7 @@ impl TcpCarrier {
 
     /// How many bytes the socket may be given.
     fn room(&mut self, connection: &Connection, flow: FlowHints, now: Nanos) -> io::Result<usize> {
-        if !flow.is_limited() || !connection.wants_output() {
+        if !flow.is_limited() || self.path == TcpPath::WithinHost || !connection.wants_output() {
             return Ok(usize::MAX);
         }
         self.flight.room(self.socket.tcp(), flow.turn_bytes.into(), now)

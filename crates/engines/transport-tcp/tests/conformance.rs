@@ -6,7 +6,7 @@ mod pairs;
 
 use std::sync::Arc;
 
-use pairs::{Tls, established, mutual_tls};
+use pairs::{Tls, established, established_apart, mutual_tls};
 use provost_conformance::{End, LeftState, Pair, Successors, run, run_with_hot_restarts};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_transport_tcp::{Established, Role, StateTransfer, TcpTransport, TcpVersion, TransportConfig};
@@ -15,6 +15,10 @@ use provost_transport_tcp::{Established, Role, StateTransfer, TcpTransport, TcpV
 const TURN_BYTES: u32 = 16 << 10;
 
 fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
+    pair_of(version, established(tls))
+}
+
+fn pair_of(version: TcpVersion, (client, server): (Established, Established)) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
         ..TransportConfig::default()
@@ -31,7 +35,6 @@ fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
             link,
         }
     };
-    let (client, server) = established(tls);
     let (client, server) = (end(client), end(server));
     let successors = TcpSuccessors {
         links: [client.link.clone(), server.link.clone()],
@@ -84,6 +87,15 @@ fn plain() {
 /// As under a policy that has other connections take their turns: little is moved in a poll, and little is on its way.
 #[test]
 fn plain_in_turns() {
+    run(|| Pair {
+        turn_bytes: Some(TURN_BYTES),
+        ..pair_of(TcpVersion::One, established_apart())
+    });
+}
+
+/// The same within a host, where there is no queue of a network to be kept short.
+#[test]
+fn plain_in_turns_within_a_host() {
     run(|| Pair {
         turn_bytes: Some(TURN_BYTES),
         ..pair(TcpVersion::One, None)

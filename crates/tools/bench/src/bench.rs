@@ -35,11 +35,22 @@ const WARMUP_SECONDS_QUICK: f64 = 0.25;
 /// That of a setup that did not work, after all others were measured and written.
 pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure> {
     let mut verdict = Ok(());
+    let (mut idle, mut one_core) = (Cells::default(), Cells::default());
     regime::measure_each(&call.run, |regime, cores| {
         let (cells, of_regime) = run_in(call, suite, scope, regime, cores)?;
         verdict = std::mem::replace(&mut verdict, Ok(())).and(of_regime);
+        match regime {
+            CoreRegime::Idle => idle = cells.clone(),
+            CoreRegime::OneCore => one_core = cells.clone(),
+            CoreRegime::Background | CoreRegime::Busy => {}
+        }
         Ok(cells)
     })?;
+    if suite == Suite::Call {
+        for outcome in targets::across(&idle, &one_core) {
+            println!("{outcome}");
+        }
+    }
     verdict
 }
 

@@ -65,7 +65,9 @@ const CALL_EXAMPLES: &str = "Examples:
 Setups:
   raw tcp, raw tcp spin, raw udp    client and server on sockets: blocking, polled, UDP (small messages alone)
   tonic, tonic+envoy null           gRPC: client to server, and through a sidecar on either side
-  shm, shm one core, floor          the least that shared memory, and Provost's four processes, can take
+  shm, shm one core                 the least that shared memory can take
+  floor, floor sleeping             the least that Provost's four processes can take, polling or sleeping at once,
+  floor one core                    and sleeping at once on one core
   provost local, provost bare       one node with a null policy; two nodes over TCP without one
   provost local sleeping            as provost local; node and apps sleep at once, where others poll for a while first
   iceoryx2, iceoryx2 sleeping       client and server over iceoryx2, without a node: polling for a while first, and sleeping at once

@@ -24,8 +24,8 @@ pub(crate) enum Setup {
     RawTcpSpin,
     /// Ping-pong over blocking UDP sockets.
     RawUdp,
-    /// A bare call through four processes in Provost's shape.
-    Floor,
+    /// A bare call through four processes in Provost's shape, that wait in this way.
+    Floor(FloorWay),
     /// A bare call between two processes over shared memory, free to have a core each.
     SharedMemory,
     /// The same with both on one core, so that each hop is a context switch.
@@ -58,6 +58,17 @@ pub(crate) enum Setup {
     GrpcToApp,
     /// An app that calls, two nodes, a gRPC server.
     AppToGrpc,
+}
+
+/// How the floor's processes wait. Which way is the best depends on what else the cores do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FloorWay {
+    /// They spin for a while, yielding, before they sleep.
+    Polling,
+    /// They sleep at once.
+    Sleeping,
+    /// As above, all on one core, so that each hop is a context switch.
+    SleepingOnOneCore,
 }
 
 /// What carries the calls between two nodes.
@@ -200,7 +211,7 @@ impl Setup {
     ];
 
     /// In the order in which a round runs them; what is compared closely stands together.
-    pub(crate) const ALL: [Setup; 18] = [
+    pub(crate) const ALL: [Setup; 20] = [
         Setup::RawTcp,
         Setup::RawTcpSpin,
         Setup::RawUdp,
@@ -213,7 +224,9 @@ impl Setup {
         Setup::ProvostLocal(NodeWaiting::Sleeping),
         Setup::NodelessPeer(NodelessPeer::Iceoryx2Sleeping),
         Setup::NodelessPeer(NodelessPeer::Shmipc),
-        Setup::Floor,
+        Setup::Floor(FloorWay::SleepingOnOneCore),
+        Setup::Floor(FloorWay::Sleeping),
+        Setup::Floor(FloorWay::Polling),
         Setup::ProvostNull,
         Setup::ProvostOver(NodeCarrier::Datagram),
         Setup::ProvostOver(NodeCarrier::TcpTls),
@@ -259,7 +272,9 @@ impl Setup {
             Setup::RawTcp => "raw tcp",
             Setup::RawTcpSpin => "raw tcp spin",
             Setup::RawUdp => "raw udp",
-            Setup::Floor => "floor",
+            Setup::Floor(FloorWay::Polling) => "floor",
+            Setup::Floor(FloorWay::Sleeping) => "floor sleeping",
+            Setup::Floor(FloorWay::SleepingOnOneCore) => "floor one core",
             Setup::SharedMemory => "shm",
             Setup::SharedMemoryOneCore => "shm one core",
             Setup::Tonic => "tonic",
@@ -315,7 +330,7 @@ impl Setup {
     fn is_ping_pong(self) -> bool {
         matches!(
             self,
-            Setup::RawTcpSpin | Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore
+            Setup::RawTcpSpin | Setup::Floor(_) | Setup::SharedMemory | Setup::SharedMemoryOneCore
         )
     }
 
@@ -323,7 +338,7 @@ impl Setup {
     pub(crate) fn starts_from_client(self) -> bool {
         matches!(
             self,
-            Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore
+            Setup::Floor(_) | Setup::SharedMemory | Setup::SharedMemoryOneCore
         )
     }
 

@@ -11,10 +11,10 @@ use crate::link::{Host, NetworkLink};
 use crate::machine::free_port;
 use crate::node::{Node, Policies, Reach, ServicePlace, admin_socket};
 use crate::peers::{self, NodelessPeer};
-use crate::plan::{NodeCarrier, ProxyHops, ProxyKind, Setup};
+use crate::plan::{FloorWay, NodeCarrier, ProxyHops, ProxyKind, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
-use crate::roles::{Role, Served, Waiting};
+use crate::roles::{Role, SPIN_NS, Served, Waiting};
 use crate::timeline::{Outline, Timeline};
 
 /// A setup that runs; it ends when this is dropped, the client's side first.
@@ -43,7 +43,7 @@ impl Stack {
             })?,
             Setup::RawUdp => stack.server(&Role::RawUdpServer)?,
             // Their clients start the other processes, which inherit memory from them.
-            Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore => {}
+            Setup::Floor(_) | Setup::SharedMemory | Setup::SharedMemoryOneCore => {}
             Setup::Tonic => stack.server(&Role::TonicServer)?,
             Setup::TonicEnvoyNull => stack.proxied(ProxyKind::Envoy, ProxyHops::Two)?,
             Setup::TonicEnvoy(policy) => {
@@ -217,7 +217,15 @@ impl Stack {
                 load,
             },
             Setup::RawUdp => Role::RawUdpClient { address, load },
-            Setup::Floor => Role::FloorClient { load },
+            Setup::Floor(FloorWay::Polling) => Role::FloorClient {
+                load,
+                spin_ns: SPIN_NS,
+            },
+            Setup::Floor(FloorWay::Sleeping) => Role::FloorClient { load, spin_ns: 0 },
+            Setup::Floor(FloorWay::SleepingOnOneCore) => {
+                load.cores.truncate(1);
+                Role::FloorClient { load, spin_ns: 0 }
+            }
             Setup::SharedMemory => Role::SharedMemoryClient { load },
             Setup::SharedMemoryOneCore => {
                 load.cores.truncate(1);

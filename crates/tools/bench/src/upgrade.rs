@@ -89,7 +89,6 @@ struct Target {
 
 #[derive(Clone, Copy)]
 enum Most {
-    Us(f64),
     /// Than the same figure when nothing was changed.
     UsMore(f64),
     /// Of the same figure when nothing was changed.
@@ -100,12 +99,10 @@ const P99: fn(&Median) -> Option<f64> = |median| median.p99_us;
 const P999: fn(&Median) -> Option<f64> = |median| median.p999_us;
 
 #[rustfmt::skip]
-const TARGETS: [Target; 8] = [
-    Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
-    Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::UsMore(1000.0) },
-    Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
-    Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::UsMore(1000.0) },
-    Target { experiment: "daemon upgrade", what: "gap", figure: P999, most: Most::Us(50_000.0) },
+const TARGETS: [Target; 6] = [
+    Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::UsMore(500.0) },
+    Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::UsMore(500.0) },
+    Target { experiment: "daemon upgrade", what: "gap", figure: P999, most: Most::UsMore(10_000.0) },
     Target { experiment: "transport upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
     Target { experiment: "policy upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
     Target { experiment: "daemon upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
@@ -125,7 +122,6 @@ impl Target {
             return;
         };
         let (value, bound, unit) = match self.most {
-            Most::Us(us) => (changes, us, "us"),
             Most::UsMore(us) => (changes - calm, us, "us more than the calm one's"),
             Most::Ratio(ratio) => (changes / calm, ratio, "times the calm one's"),
         };

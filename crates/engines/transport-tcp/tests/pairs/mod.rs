@@ -14,9 +14,18 @@ use super::certificates::Authority;
 /// Configurations of both ends.
 pub(crate) type Tls = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
 
-/// The client's end and the server's.
+/// The client's end and the server's, both of one address, as within a host.
 pub(crate) fn established(tls: Option<&Tls>) -> (Established, Established) {
-    let listener = provost_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    established_at("127.0.0.1:0", tls)
+}
+
+/// The same with addresses of their own, as over a network.
+pub(crate) fn established_apart() -> (Established, Established) {
+    established_at("127.0.0.2:0", None)
+}
+
+fn established_at(server: &str, tls: Option<&Tls>) -> (Established, Established) {
+    let listener = provost_net::listen(server.parse().unwrap()).unwrap();
     listener.set_nonblocking(false).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let params = ConnectParams {

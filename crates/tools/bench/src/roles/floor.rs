@@ -1,7 +1,8 @@
 //! The floor: a bare call through four processes in Provost's shape, app – service – service – app, over shared memory
 //! and loopback TCP, without marshalling, checks or policy. And between two processes over shared memory alone.
 //!
-//! Every process waits as Provost's do: it spins for a bounded time, yielding its core, and sleeps after that.
+//! Every process waits as Provost's do: it spins for a bounded time, yielding its core, and sleeps after that. Which way of
+//! waiting is the best one depends on what else runs, so there are two more: all sleep at once, on all cores or on one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,34 +36,42 @@ const ANSWERED: usize = 3;
 pub(crate) enum FloorPart {
     ServerService {
         mailboxes: Descriptors,
+        spin_ns: u64,
     },
     ClientService {
         mailboxes: Descriptors,
         address: String,
+        spin_ns: u64,
     },
     Server {
         mailboxes: Descriptors,
         calls: usize,
         answers: usize,
+        spin_ns: u64,
     },
 }
 
 /// Plays a part until the client ends it.
 pub(crate) fn play(part: &FloorPart) -> Result<(), Failure> {
     match part {
-        FloorPart::ServerService { mailboxes } => server_service(&Mailboxes::inherit(*mailboxes)?),
-        FloorPart::ClientService { mailboxes, address } => {
-            client_service(&Mailboxes::inherit(*mailboxes)?, address)
+        FloorPart::ServerService { mailboxes, spin_ns } => {
+            server_service(&Mailboxes::inherit(*mailboxes)?, *spin_ns)
         }
+        FloorPart::ClientService {
+            mailboxes,
+            address,
+            spin_ns,
+        } => client_service(&Mailboxes::inherit(*mailboxes)?, address, *spin_ns),
         FloorPart::Server {
             mailboxes,
             calls,
             answers,
+            spin_ns,
         } => {
             let mailboxes = Mailboxes::inherit(*mailboxes)?;
             say_ready("");
             for sequence in sequences() {
-                let message = mailboxes.receive(*calls, sequence, SPIN_NS)?;
+                let message = mailboxes.receive(*calls, sequence, *spin_ns)?;
                 mailboxes.post(*answers, sequence, &message)?;
             }
             Ok(())
@@ -70,8 +79,9 @@ pub(crate) fn play(part: &FloorPart) -> Result<(), Failure> {
     }
 }
 
-/// Makes load through four processes, this one included.
-pub(crate) fn load_four(mut load: Load) -> Result<Report, Failure> {
+/// Makes load through four processes, this one included, on the load's cores; each spins for so long before it sleeps.
+pub(crate) fn load_four(mut load: Load, spin_ns: u64) -> Result<Report, Failure> {
+    machine::pin(&load.cores)?;
     let mailboxes = Mailboxes::create()?;
     let start = |name: &str, part| Process::start_ready(name, &Role::Floor { part });
     let descriptors = mailboxes.descriptors();
@@ -79,12 +89,14 @@ pub(crate) fn load_four(mut load: Load) -> Result<Report, Failure> {
         mailboxes: descriptors,
         calls: DELIVERED,
         answers: ANSWERED,
+        spin_ns,
     };
     let (server, _) = start("server", server)?;
     let (ingress, address) = start(
         "ingress",
         FloorPart::ServerService {
             mailboxes: descriptors,
+            spin_ns,
         },
     )?;
     let (egress, _) = start(
@@ -92,10 +104,11 @@ pub(crate) fn load_four(mut load: Load) -> Result<Report, Failure> {
         FloorPart::ClientService {
             mailboxes: descriptors,
             address,
+            spin_ns,
         },
     )?;
     load.watched = [&server, &ingress, &egress].map(Process::watched).into();
-    ping_pong(&mailboxes, &load)
+    ping_pong(&mailboxes, &load, spin_ns)
 }
 
 /// Makes load between this process and another, on the load's cores.
@@ -106,17 +119,18 @@ pub(crate) fn load_two(mut load: Load) -> Result<Report, Failure> {
         mailboxes: mailboxes.descriptors(),
         calls: CALL,
         answers: REPLY,
+        spin_ns: SPIN_NS,
     };
     let (server, _) = Process::start_ready("server", &Role::Floor { part })?;
     load.watched = vec![server.watched()];
-    ping_pong(&mailboxes, &load)
+    ping_pong(&mailboxes, &load, SPIN_NS)
 }
 
-fn ping_pong(mailboxes: &Mailboxes, load: &Load) -> Result<Report, Failure> {
-    measure(load, |run| call(mailboxes, run))
+fn ping_pong(mailboxes: &Mailboxes, load: &Load, spin_ns: u64) -> Result<Report, Failure> {
+    measure(load, |run| call(mailboxes, spin_ns, run))
 }
 
-fn call(mailboxes: &Mailboxes, run: &Run) -> Result<Latencies, Failure> {
+fn call(mailboxes: &Mailboxes, spin_ns: u64, run: &Run) -> Result<Latencies, Failure> {
     let mut latencies = Latencies::default();
     run.ready();
     for sequence in sequences() {
@@ -125,20 +139,20 @@ fn call(mailboxes: &Mailboxes, run: &Run) -> Result<Latencies, Failure> {
         }
         let began = Instant::now();
         mailboxes.post(CALL, sequence, &[u64::from(sequence); MESSAGE_WORDS])?;
-        mailboxes.receive(REPLY, sequence, SPIN_NS)?;
+        mailboxes.receive(REPLY, sequence, spin_ns)?;
         run.record(&mut latencies, began);
     }
     Ok(latencies)
 }
 
-fn client_service(mailboxes: &Mailboxes, address: &str) -> Result<(), Failure> {
+fn client_service(mailboxes: &Mailboxes, address: &str, spin_ns: u64) -> Result<(), Failure> {
     let mut stream = TcpStream::connect(address).doing(|| format!("connect to {address}"))?;
     set_up(&stream)?;
     say_ready("");
     for sequence in sequences() {
-        let message = mailboxes.receive(CALL, sequence, SPIN_NS)?;
+        let message = mailboxes.receive(CALL, sequence, spin_ns)?;
         send::<REQUEST_BYTES>(&mut stream, &message)?;
-        let Some(response) = receive::<RESPONSE_BYTES>(&mut stream)? else {
+        let Some(response) = receive::<RESPONSE_BYTES>(&mut stream, spin_ns)? else {
             break;
         };
         mailboxes.post(REPLY, sequence, &response)?;
@@ -146,17 +160,17 @@ fn client_service(mailboxes: &Mailboxes, address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn server_service(mailboxes: &Mailboxes) -> Result<(), Failure> {
+fn server_service(mailboxes: &Mailboxes, spin_ns: u64) -> Result<(), Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").doing(|| "listen".into())?;
     say_ready(listener.local_addr().doing(|| "name the listener".into())?);
     let (mut stream, _) = listener.accept().doing(|| "accept".into())?;
     set_up(&stream)?;
     for sequence in sequences() {
-        let Some(request) = receive::<REQUEST_BYTES>(&mut stream)? else {
+        let Some(request) = receive::<REQUEST_BYTES>(&mut stream, spin_ns)? else {
             break;
         };
         mailboxes.post(DELIVERED, sequence, &request)?;
-        let answer = mailboxes.receive(ANSWERED, sequence, SPIN_NS)?;
+        let answer = mailboxes.receive(ANSWERED, sequence, spin_ns)?;
         send::<RESPONSE_BYTES>(&mut stream, &answer)?;
     }
     Ok(())
@@ -179,7 +193,7 @@ fn send<const BYTES: usize>(stream: &mut TcpStream, message: &Message) -> Result
 }
 
 /// The next frame; none when the other service has ended.
-fn receive<const BYTES: usize>(stream: &mut TcpStream) -> Result<Option<Message>, Failure> {
+fn receive<const BYTES: usize>(stream: &mut TcpStream, spin_ns: u64) -> Result<Option<Message>, Failure> {
     let mut frame = [0; BYTES];
     let (mut filled, since) = (0, Instant::now());
     while filled < BYTES {
@@ -187,7 +201,7 @@ fn receive<const BYTES: usize>(stream: &mut TcpStream) -> Result<Option<Message>
             Ok(0) => return Ok(None),
             Ok(bytes) => filled += bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if !still_spinning(since, SPIN_NS) {
+                if !still_spinning(since, spin_ns) {
                     let mut sockets = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
                     poll(&mut sockets, None).doing(|| "sleep".into())?;
                 }

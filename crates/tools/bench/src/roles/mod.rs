@@ -26,7 +26,7 @@ pub(crate) use provost::Served;
 /// Bytes of a response's payload, whatever the request's.
 const RESPONSE: &[u8; 8] = b"8 bytes.";
 /// How long whoever waits with a bound spins, yielding its core, before it sleeps.
-const SPIN_NS: u64 = 50_000;
+pub(crate) const SPIN_NS: u64 = 50_000;
 
 /// How a socket's reader waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +64,10 @@ pub(crate) enum Role {
         address: String,
         load: Load,
     },
-    /// Starts the other processes of the floor and makes load on them.
+    /// Starts the other processes of the floor and makes load on them; all spin for so long before they sleep.
     FloorClient {
         load: Load,
+        spin_ns: u64,
     },
     /// One of those other processes.
     Floor {
@@ -145,7 +146,7 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         } => print(&raw::load(&address, waiting, &load)?),
         Role::RawUdpServer => raw_udp::serve(),
         Role::RawUdpClient { address, load } => print(&raw_udp::load(&address, &load)?),
-        Role::FloorClient { load } => print(&floor::load_four(load)?),
+        Role::FloorClient { load, spin_ns } => print(&floor::load_four(load, spin_ns)?),
         Role::SharedMemoryClient { load } => print(&floor::load_two(load)?),
         Role::Floor { part } => floor::play(&part),
         Role::TonicServer => tonic::serve(),
