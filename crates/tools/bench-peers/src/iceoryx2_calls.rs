@@ -1,4 +1,4 @@
-//! RequestBytes and response over iceoryx2. Messages are written into memory that is loaned from it, and read where they are.
+//! Calls over iceoryx2. Messages are written into memory that is loaned from it, and read where they are.
 //!
 //! Who has nothing to do polls for a while as Provost's apps do, with what those wait by, and then waits at its listener. A notification is a system call, so
 //! one is sent to who sleeps alone, once for each sleep: in a blackboard of iceoryx2's each side numbers its sleeps.
