@@ -84,6 +84,8 @@ pub(crate) struct Policies {
 #[derive(Default)]
 struct PolicyKeeping {
     path: Option<PathBuf>,
+    /// What the file has, if that is known: a change that leaves it as it is writes nothing.
+    written: Option<KeptPolicies>,
     failure: Option<String>,
     lost: Option<String>,
 }
@@ -166,16 +168,18 @@ impl Policies {
     }
 
     fn keep(&self) {
-        let Some(path) = self.keeping.borrow().path.clone() else {
-            return;
-        };
+        let mut keeping = self.keeping.borrow_mut();
+        let Some(path) = &keeping.path else { return };
         let now = KeptPolicies {
             configured: self.configured().to_vec(),
             policy: self.effective(),
         };
-        let written = now.write(&path);
-        let failure = written.err().map(|error| format!("{}: {error}", path.display()));
-        self.keeping.borrow_mut().failure = failure;
+        if keeping.written.as_ref() == Some(&now) {
+            return;
+        }
+        let failure = now.write(path).err();
+        keeping.failure = failure.map(|error| format!("{}: {error}", path.display()));
+        keeping.written = keeping.failure.is_none().then_some(now);
     }
 
     /// The attachments as they are now, as a configuration would have them: where an upgrade has changed a version, with

@@ -5,17 +5,24 @@ use std::sync::Arc;
 use provost_engine::NoEvents;
 
 use super::testing::Probe;
-use super::{Attachment, Change, ChangeError, Maker, Origin, Position, Reach, Registry, Table, Upgrade};
+use super::{
+    Attachment, Change, ChangeError, KeptPolicies, Maker, Origin, Policies, Position, Reach, Registry, Table,
+    Upgrade,
+};
 use crate::transport::TransportKind;
 
-fn maker() -> Maker {
+fn registry() -> Arc<Registry> {
     let registry = Registry::with_built_ins();
     for version in 1..=3 {
         registry
             .add(Arc::new(Probe::of_version(version)), Origin::BuiltIn)
             .unwrap();
     }
-    Maker::new(Arc::new(registry), "node".into(), Arc::new(NoEvents))
+    Arc::new(registry)
+}
+
+fn maker() -> Maker {
+    Maker::new(registry(), "node".into(), Arc::new(NoEvents))
 }
 
 fn probe(name: &str, version: Option<u32>) -> Attachment {
@@ -213,4 +220,34 @@ fn a_policy_that_is_as_configured_is_told_where_that_stands() {
     let mut changed = configured;
     changed.config.insert("key".to_owned(), 1.into());
     assert_eq!(&*maker.place_of(&changed), "");
+}
+
+#[test]
+fn policies_are_written_to_their_file_only_when_they_have_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policies.toml");
+    let policies = Policies::new(registry(), "node", Arc::new(NoEvents));
+    policies.begin(vec![probe("a", Some(1))]).unwrap();
+    policies.keep_in(path.clone());
+    let change = |change| policies.commit(changed(&policies.maker, &policies.table(), change));
+    let kept = || KeptPolicies::read(&path).unwrap().map(|kept| kept.policy);
+    change(upgrade(Some(2), Reach::All));
+    assert_eq!(kept(), Some(vec![probe("a", Some(2))]));
+    // An engine is started anew and its version is as before: a file that is not there stays away.
+    std::fs::remove_file(&path).unwrap();
+    change(upgrade(Some(2), Reach::All));
+    assert_eq!(kept(), None);
+    change(upgrade(Some(3), Reach::All));
+    assert_eq!(kept(), Some(vec![probe("a", Some(3))]));
+    // What could not be written is tried again, also if nothing differs from what was to be written then.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    change(upgrade(Some(2), Reach::All));
+    assert!(policies.keep_failure().is_some());
+    std::fs::remove_dir(&path).unwrap();
+    change(upgrade(Some(2), Reach::All));
+    assert_eq!(
+        (kept(), policies.keep_failure()),
+        (Some(vec![probe("a", Some(2))]), None)
+    );
 }
