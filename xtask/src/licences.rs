@@ -11,7 +11,7 @@ pub(crate) fn complaints(workspace: &Workspace) -> Complaints {
         Ok(allowed) => allowed,
         Err(complaint) => return vec![complaint],
     };
-    match Workspace::packages_all() {
+    match workspace.packages_all() {
         Ok(packages) => packages
             .iter()
             .filter_map(|package| complaint(package, &allowed))

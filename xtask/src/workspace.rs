@@ -10,6 +10,9 @@ use serde::Deserialize;
 /// How the names of variables begin by which cargo tells a program of the package that it is of.
 const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
+/// Packages outside the workspace, with a lock of their own.
+const OUTSIDE: [&str; 1] = ["crates/tools/bench-peers"];
+
 /// Why the workspace or a command in it was of no use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkspaceError {
@@ -107,11 +110,20 @@ impl Workspace {
         })
     }
 
-    /// Every package of the graph that Linux needs, members included. Those that only other systems need are never built, so
-    /// they are not even downloaded.
-    pub(crate) fn packages_all() -> Result<Vec<Package>, WorkspaceError> {
+    /// Every package of the graph that Linux needs, members included, and of the graphs of packages of this repository that lie
+    /// outside the workspace. Those that only other systems need are never built, so they are not even downloaded.
+    pub(crate) fn packages_all(&self) -> Result<Vec<Package>, WorkspaceError> {
         let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        Ok(metadata(&["--filter-platform", &platform])?.packages)
+        let mut packages = Vec::new();
+        for folder in OUTSIDE.into_iter().chain(["."]) {
+            let manifest = self.root.join(folder).join("Cargo.toml");
+            let manifest = manifest.to_string_lossy();
+            let arguments = ["--manifest-path", &manifest, "--filter-platform", &platform];
+            packages.extend(metadata(&arguments)?.packages);
+        }
+        packages.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
+        packages.dedup_by(|one, other| (&one.name, &one.version) == (&other.name, &other.version));
+        Ok(packages)
     }
 
     /// A path below the root, as the repository names it.
