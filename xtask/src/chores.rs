@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::workspace::{Workspace, WorkspaceError, replace_with, run};
-use crate::{Complaints, hw};
+use crate::{Complaints, hw, profile_guided};
 
 /// What to do with golden files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,6 +102,19 @@ pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), C
     build.args(["--package", "provost-bench", "--package", "provostd"]);
     reported(run(&mut build))?;
     reported(run(start_bench(workspace, DIST).args(arguments)))
+}
+
+/// Runs the benchmarks with the service as a profile has it optimized.
+pub(crate) fn bench_guided(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
+    if let Some(first) = arguments.first()
+        && [INSIGHT, NIC].contains(&&**first)
+    {
+        return Err(vec![format!("bench {first}: not with --profile-guided")]);
+    }
+    let programs = profile_guided::build(workspace).map_err(|error| vec![error.to_string()])?;
+    let mut command = Command::new(programs.join("provost-bench"));
+    command.env(BENCH_CACHE, bench_cache(workspace)).args(arguments);
+    reported(run(command.current_dir(&workspace.root)))
 }
 
 /// The benchmark of `provost insight`, which starts nodes among the proxies that it measures.

@@ -40,7 +40,7 @@ const ROOMS: [(&str, CrateRoom, &[CrateRoom]); 13] = [
     ("sim/", Sim, &[Base, Sys, Core, Engines, Node, App, Apps, Sim]),
     ("tests/", Tests, &[Base, Sys, Core, Node, App, Tools, Apps, Tests]),
     ("fuzz/", Fuzz, &[Base, Sys, Core, Engines, Node, App, Tools, Fuzz]),
-    ("xtask/", Xtask, &[]),
+    ("xtask/", Xtask, &[Base]),
 ];
 
 /// The node's protocol that programs can link as well, and what is left of it beside a NIC, for they do no I/O.

@@ -17,6 +17,7 @@ mod licences;
 mod older_build;
 mod older_source;
 mod package;
+mod profile_guided;
 mod programs;
 mod publishable;
 mod source;
@@ -76,6 +77,9 @@ enum ChoreCommand {
     },
     /// Builds and runs a benchmark: `bench call [--quick] [--json FILE]`, `bench bind`, `bench nic`; `bench help` tells more
     Bench {
+        /// With the service as a profile of its own runs has it optimized (needs LLVM's llvm-profdata; building takes some minutes more)
+        #[arg(long)]
+        profile_guided: bool,
         /// Passed on to provost-bench
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -186,7 +190,14 @@ fn run(chore: ChoreCommand, workspace: &Workspace) -> Result<(), Complaints> {
             seconds,
             fuzz::DeepRun { profile, seed },
         ),
-        ChoreCommand::Bench { arguments } => chores::bench(workspace, &arguments),
+        ChoreCommand::Bench {
+            profile_guided: true,
+            arguments,
+        } => chores::bench_guided(workspace, &arguments),
+        ChoreCommand::Bench {
+            profile_guided: false,
+            arguments,
+        } => chores::bench(workspace, &arguments),
         ChoreCommand::BenchOlder(options) => bench_older::compare(workspace, &options),
         ChoreCommand::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         ChoreCommand::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::Complaints;
 use crate::jobs::TestJob;
+use crate::profile_guided::{self, ProfileError};
 use crate::workspace::{Workspace, WorkspaceError, output, run};
 
 /// How the programs in a package are built.
@@ -17,6 +18,8 @@ use crate::workspace::{Workspace, WorkspaceError, output, run};
 pub(crate) enum PackageBuild {
     /// As they are published: optimized across crates.
     Dist,
+    /// So, and the service as a profile of its own runs has it optimized (needs LLVM's llvm-profdata).
+    ProfileGuided,
     /// As quickly as can be, to try the package.
     Dev,
 }
@@ -26,6 +29,8 @@ pub(crate) enum PackageBuild {
 enum PackageError {
     #[error(transparent)]
     Command(#[from] WorkspaceError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
 }
@@ -93,16 +98,27 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Builds the programs and a package of them, below the target folder, and says where it is.
 pub(crate) fn build(workspace: &Workspace, how: PackageBuild) -> Result<(), Complaints> {
-    let (profile, folder) = match how {
-        PackageBuild::Dist => ("dist", "dist"),
-        PackageBuild::Dev => ("dev", "debug"),
-    };
-    let mut build = workspace.cargo(&["build", "--profile", profile]);
-    let packed = run(build.args(PACKAGES))
-        .map_err(PackageError::from)
-        .and_then(|()| pack(workspace, &workspace.target.join(folder), ""));
+    let packed = built(workspace, how).and_then(|folder| pack(workspace, &folder, ""));
     println!("{}", packed.map_err(|error| vec![error.to_string()])?.display());
     Ok(())
+}
+
+/// Builds the programs, and returns their folder.
+fn built(workspace: &Workspace, how: PackageBuild) -> Result<PathBuf, PackageError> {
+    let (profile, folder) = match how {
+        PackageBuild::Dist | PackageBuild::ProfileGuided => ("dist", "dist"),
+        PackageBuild::Dev => ("dev", "debug"),
+    };
+    let folder = workspace.target.join(folder);
+    run(workspace.cargo(&["build", "--profile", profile]).args(PACKAGES))?;
+    if how != PackageBuild::ProfileGuided {
+        return Ok(folder);
+    }
+    let guided = profile_guided::build(workspace)?;
+    for program in COMMAND_LINES {
+        install(&folder.join(program), &guided.join(program), 0o755)?;
+    }
+    Ok(guided)
 }
 
 /// Has packages of development builds tried, as an operator would.
