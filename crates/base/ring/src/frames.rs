@@ -147,6 +147,13 @@ impl FrameProducer {
         }
     }
 
+    /// Frames published, since the beginning.
+    #[inline]
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        self.next
+    }
+
     /// How many slots are free, as far as this end knows already.
     #[inline]
     #[must_use]
@@ -383,6 +390,7 @@ mod tests {
                         popped = 0;
                     }
                     FrameStep::Refresh => {
+                        prop_assert_eq!(producer.published(), u64::from(published));
                         let taken = full.len() as u32 + popped;
                         prop_assert_eq!(producer.refresh(), Ok(CAPACITY - taken));
                     }

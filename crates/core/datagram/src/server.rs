@@ -12,6 +12,7 @@ use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
 use crate::config::{Config, Recovery};
+use crate::endpoint::PacketSink;
 use crate::event::{ArrivedRequest, EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
 use crate::handshake::{MarkUse, Sealed};
@@ -508,7 +509,7 @@ impl<A: Copy> ServerSession<A> {
         &mut self,
         shared: &Shared<A>,
         packets_max: usize,
-        mut send: impl FnMut(A, DataHead, &[u8]),
+        sink: &mut impl PacketSink<A>,
     ) -> usize {
         let (mut leaving, mut packets) = (self.leaving, 0);
         while packets < packets_max
@@ -517,7 +518,7 @@ impl<A: Copy> ServerSession<A> {
             if let Some(slot) = self.slots.get_mut(usize::from(index))
                 && let Some(head) = slot.whole_head(shared)
             {
-                send(self.remote, head, &slot.response);
+                sink.whole(self.remote, &head.bytes(), &slot.response);
                 packets += 1;
             }
         }

@@ -120,7 +120,8 @@ pub struct SharedWire {
     copy: Box<[u64]>,
     ringer: Ringer,
     waiting: Waiting,
-    announced: Announced,
+    /// Packets of which the peer was told, if it sleeps.
+    announced: u64,
     release_packets: u32,
     looks_in_vain: u32,
     statistics: Statistics,
@@ -131,13 +132,6 @@ pub struct SharedWire {
 enum Reading {
     Copied,
     InPlace,
-}
-
-/// Whether the peer was told of what was published, if it sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announced {
-    Yes,
-    NotYet,
 }
 
 impl SharedWire {
@@ -200,7 +194,6 @@ impl SharedWire {
         };
         self.own.write(slot, head, payload, payload_way);
         self.ends.producer.publish(bytes as u32);
-        self.announced = Announced::NotYet;
     }
 
     #[inline]
@@ -313,7 +306,7 @@ impl Introduction {
             copy: vec![0; copy_words].into_boxed_slice(),
             ringer: greeted.ringer.into(),
             waiting: Waiting::new(self.doorbell, self.own_ringer, self.socket),
-            announced: Announced::Yes,
+            announced: 0,
             looks_in_vain: 0,
             statistics: Statistics::default(),
         })
@@ -403,11 +396,16 @@ impl Wire for SharedWire {
 
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
-        if self.announced == Announced::NotYet {
-            self.announced = Announced::Yes;
+        let published = self.ends.producer.published();
+        let burst = published - self.announced;
+        if burst > 0 {
+            self.announced = published;
             if self.is_bell_needed() {
                 self.ring()?;
             }
+            // The next turn may send as many.
+            self.own
+                .expect(published, burst.min(self.ends.producer.room().into()));
         }
         // The peer's head is a line of its own that it writes from time to time: not to be looked at more than needed.
         if self.ends.producer.room() < self.own.shape().ring_packets / 2 {

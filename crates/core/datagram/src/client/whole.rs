@@ -1,6 +1,7 @@
 //! Requests of one packet that go out at once: which slots have one is a bit each.
 
 use super::*;
+use crate::endpoint::PacketSink;
 use crate::shared::lowest_of;
 
 impl<A: Copy> ClientSession<A> {
@@ -27,7 +28,7 @@ impl<A: Copy> ClientSession<A> {
         &mut self,
         shared: &mut Shared<A>,
         packets_max: usize,
-        mut send: impl FnMut(A, DataHead, &[u8]),
+        sink: &mut impl PacketSink<A>,
     ) -> usize {
         if self.leaving == 0 {
             return 0;
@@ -40,7 +41,7 @@ impl<A: Copy> ClientSession<A> {
             if let Some(slot) = self.slots.get_mut(usize::from(index))
                 && let Some(head) = slot.whole_head(now_ns)
             {
-                send(self.remote, head, &slot.request);
+                sink.whole(self.remote, &head.bytes(), &slot.request);
                 packets += 1;
             }
         }

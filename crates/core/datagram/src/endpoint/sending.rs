@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::checksum::Checking;
-use crate::packet::{DataHead, HEADER_BYTES, Head};
+use crate::packet::{HEADER_BYTES, Head};
 use crate::shared::PacketGuard;
 
 /// Packets of session management get this part of a turn before those of calls do; the others follow if there is room.
@@ -136,14 +136,13 @@ fn send_wholes<A: Address>(
     (number, packets_max): (u16, usize),
     sink: &mut impl PacketSink<A>,
 ) -> usize {
-    let send = |to, head: DataHead, payload: &[u8]| sink.whole(to, &head.bytes(), payload);
     let (packets, leaving) = match sessions.get_mut(usize::from(number)) {
         Some(Session::Client(client)) => {
-            let packets = client.transmit_wholes(shared, packets_max, send);
+            let packets = client.transmit_wholes(shared, packets_max, sink);
             (packets, client.leaving)
         }
         Some(Session::Server(server)) => {
-            let packets = server.transmit_wholes(shared, packets_max, send);
+            let packets = server.transmit_wholes(shared, packets_max, sink);
             (packets, server.leaving)
         }
         _ => (0, 0),
