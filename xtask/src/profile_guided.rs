@@ -12,7 +12,7 @@ use crate::chores::BENCH_CACHE;
 use crate::workspace::{Workspace, WorkspaceError, output, run};
 
 /// Versions of LLVM, from the compiler's down, whose tools are looked for by their names in Debian.
-const VERSIONS_TRIED: u32 = 6;
+const VERSIONS_TRIED: u32 = 4;
 /// The load that is counted: calls of each transport and size, with policies, and of gRPC.
 const TRAINING: [(&str, &str); 3] = [
     ("call", "provost null,provost local,provost datagram"),
@@ -166,11 +166,7 @@ impl GuidedBuild {
 
     /// The program as a profile has it optimized.
     fn guided(&self, workspace: &Workspace, counted: &Path) -> Result<PathBuf, ProfileError> {
-        self.build(
-            workspace,
-            "guided",
-            &format!("-Cprofile-use={}", counted.display()),
-        )
+        self.build(workspace, GUIDED, &format!("-Cprofile-use={}", counted.display()))
     }
 
     /// What runs while the program is compiled counts nothing, as the target is named.
