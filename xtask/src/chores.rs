@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::workspace::{Workspace, WorkspaceError, replace_with, run};
-use crate::{Complaints, hw, profile_guided};
+use crate::{Complaints, hw};
 
 /// What to do with golden files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,21 +104,8 @@ pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), C
     reported(run(start_bench(workspace, DIST).args(arguments)))
 }
 
-/// Runs the benchmarks with the service as a profile has it optimized.
-pub(crate) fn bench_guided(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    if let Some(first) = arguments.first()
-        && [INSIGHT, NIC].contains(&&**first)
-    {
-        return Err(vec![format!("bench {first}: not with --profile-guided")]);
-    }
-    let programs = profile_guided::build(workspace).map_err(|error| vec![error.to_string()])?;
-    let mut command = Command::new(programs.join("provost-bench"));
-    command.env(BENCH_CACHE, bench_cache(workspace)).args(arguments);
-    reported(run(command.current_dir(&workspace.root)))
-}
-
 /// The benchmark of `provost insight`, which starts nodes among the proxies that it measures.
-const INSIGHT: &str = "insight";
+pub(crate) const INSIGHT: &str = "insight";
 
 fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
     let mut build = workspace.cargo(&["build", "--quiet", "--profile", DIST]);
@@ -131,7 +118,7 @@ fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Comp
 }
 
 /// The benchmark of the simulated NIC, which starts no service.
-const NIC: &str = "nic";
+pub(crate) const NIC: &str = "nic";
 /// The datagram transport's figures that are shown beside the NIC's.
 const BESIDE_NIC: [&str; 5] = [
     "datagram",

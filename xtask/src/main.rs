@@ -193,7 +193,7 @@ fn run(chore: ChoreCommand, workspace: &Workspace) -> Result<(), Complaints> {
         ChoreCommand::Bench {
             profile_guided: true,
             arguments,
-        } => chores::bench_guided(workspace, &arguments),
+        } => profile_guided::bench(workspace, &arguments),
         ChoreCommand::Bench {
             profile_guided: false,
             arguments,

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use crate::chores::BENCH_CACHE;
+use crate::Complaints;
+use crate::chores::{BENCH_CACHE, INSIGHT, NIC, bench_cache, reported};
 use crate::workspace::{Workspace, WorkspaceError, output, run};
 
 /// Versions of LLVM, from the compiler's down, whose tools are looked for by their names in Debian.
@@ -36,6 +37,19 @@ pub(crate) enum ProfileError {
     NoTool { llvm: u32, oldest: u32 },
     #[error("cannot tell the compiler's host and LLVM from `rustc -vV`: {0}")]
     Compiler(String),
+}
+
+/// Runs the benchmarks with the service as a profile has it optimized.
+pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
+    if let Some(first) = arguments.first()
+        && [INSIGHT, NIC].contains(&&**first)
+    {
+        return Err(vec![format!("bench {first}: not with --profile-guided")]);
+    }
+    let programs = build(workspace).map_err(|error| vec![error.to_string()])?;
+    let mut command = Command::new(programs.join("provost-bench"));
+    command.env(BENCH_CACHE, bench_cache(workspace)).args(arguments);
+    reported(run(command.current_dir(&workspace.root)))
 }
 
 /// Builds `provostd` by a profile and the benchmarks without, and returns the folder with both.
@@ -67,7 +81,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf, ProfileError> {
             command
                 .args([what, "--only", setups])
                 .args(TRAINING_LENGTH)
-                .env(BENCH_CACHE, crate::chores::bench_cache(workspace))
+                .env(BENCH_CACHE, bench_cache(workspace))
                 .env(COUNTS_VARIABLE, counts);
             run(&mut command)?;
         }
@@ -270,6 +284,10 @@ fn main() {
             build.counted(&workspace, load).unwrap(),
             counted,
             "it is another program"
+        );
+        assert!(
+            !build.folder.join(GUIDED).exists(),
+            "what another profile has made is gone"
         );
         std::fs::remove_file(&counted).unwrap();
         build
