@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Wire;
+use crate::{LOOK_BYTES, Wire};
 
 /// How often a test looks for a packet before it gives up; each look may sleep a little.
 const LOOKS_MAX: u32 = 500;
@@ -18,6 +18,7 @@ pub fn suite<W: Wire>(pair: impl Fn() -> (W, W)) {
     a_batch_arrives_in_order(pair());
     what_cannot_be_sent_is_lost_and_the_rest_goes_on(pair());
     a_batch_is_no_larger_than_asked_for(pair());
+    what_is_seen_ahead_is_what_comes_next(pair());
     waiting_ends_when_a_packet_is_there_or_time_is_up(pair());
 }
 
@@ -115,6 +116,42 @@ fn a_batch_is_no_larger_than_asked_for<W: Wire>((mut one, mut other): (W, W)) {
     assert_eq!(receive_some(&mut other, 1).len(), 1);
     assert_eq!(receive_some(&mut other, 2).len(), 2);
     assert_eq!(other.receive(8, |_| {}).expect("the wire works"), 0);
+}
+
+/// A wire may show nothing ahead; one that does shows how the packets begin that come, in order, and takes none.
+fn what_is_seen_ahead_is_what_comes_next<W: Wire>((mut one, mut other): (W, W)) {
+    for round in 0..10 {
+        for number in 0..5 {
+            let payload = vec![
+                number;
+                if number == 2 {
+                    one.packet_bytes_max() - 1
+                } else {
+                    60
+                }
+            ];
+            one.transmit(other.address(), &[round], &payload);
+        }
+        // Too short to be seen.
+        one.transmit(other.address(), b"short", b"");
+        one.transmit(other.address(), b"is not seen past it", b"");
+        one.flush().expect("the wire works");
+        for packets_max in [0, 1, 3, 64] {
+            let mut seen = Vec::new();
+            let packets = other.look_ahead(packets_max, |beginning| seen.push(beginning));
+            assert_eq!(packets, seen.len());
+            assert!(
+                [0, packets_max.min(5)].contains(&packets),
+                "{packets} of {packets_max}"
+            );
+            for (number, beginning) in seen.iter().enumerate() {
+                let [first, rest @ ..] = beginning;
+                assert_eq!((*first, rest), (round, &[number as u8; LOOK_BYTES - 1]));
+            }
+        }
+        assert_eq!(receive_some(&mut other, 7).len(), 7, "in round {round}");
+    }
+    assert_eq!(other.look_ahead(8, |_| {}), 0);
 }
 
 fn waiting_ends_when_a_packet_is_there_or_time_is_up<W: Wire>((mut one, mut other): (W, W)) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::{Arrival, Integrity, Wire, copy_short};
+use crate::{Arrival, Integrity, LOOK_BYTES, Wire, copy_short};
 
 /// Packets, with their length before them, begin at multiples of so many bytes: two cache lines, which hold a small message with its
 /// header, and with a check or a seal.
@@ -148,6 +148,25 @@ impl PacketBatch {
         self.lines_used = end;
         self.packets += other.packets;
         other.clear();
+    }
+
+    /// Shows how packets begin that are next to be read, up to the first that is too short; says how many there were.
+    #[inline(always)]
+    fn look_ahead(&self, packets_max: usize, mut look: impl FnMut([u8; LOOK_BYTES])) -> usize {
+        let packets = packets_max.min(self.packets - self.packets_read);
+        let mut at = self.read_at;
+        for seen in 0..packets {
+            let Some((length, packet)) = self.lines.get(at).and_then(|line| line.split_first_chunk()) else {
+                return seen;
+            };
+            let bytes = u64::from_le_bytes(*length) as usize;
+            match packet.first_chunk() {
+                Some(beginning) if bytes >= LOOK_BYTES => look(*beginning),
+                _ => return seen,
+            }
+            at += lines_of(bytes);
+        }
+        packets
     }
 
     /// Hands over up to so many packets; says how many there were.
@@ -294,6 +313,14 @@ impl Wire for InProcess {
             self.give_room_back();
         }
         Ok(packets)
+    }
+
+    #[inline(always)]
+    fn look_ahead(&mut self, packets_max: usize, look: impl FnMut([u8; LOOK_BYTES])) -> usize {
+        if self.arrived.is_read() {
+            self.take_arrived();
+        }
+        self.arrived.look_ahead(packets_max, look)
     }
 
     #[inline(always)]

@@ -34,6 +34,9 @@ pub struct Arrival<'w, A> {
     pub congested: bool,
 }
 
+/// Bytes of a packet that [`Wire::look_ahead`] shows.
+pub const LOOK_BYTES: usize = 8;
+
 pub trait Wire {
     type Address: Copy + Eq + Hash + Debug;
 
@@ -58,6 +61,15 @@ pub trait Wire {
         packets_max: usize,
         take: impl FnMut(Arrival<'_, Self::Address>),
     ) -> io::Result<usize>;
+
+    /// Shows how the packets begin that have arrived and that [`Wire::receive`] will take next, up to `packets_max`, so that what they are
+    /// about can be fetched ahead; says how many it has shown. It is a hint: whoever sent them may still change them. A wire may show
+    /// none; one that does shows all, up to the first of fewer bytes.
+    #[inline(always)]
+    fn look_ahead(&mut self, packets_max: usize, look: impl FnMut([u8; LOOK_BYTES])) -> usize {
+        let _ = (packets_max, look);
+        0
+    }
 
     /// Packets that [`Wire::transmit`] would take now.
     fn transmit_room(&self) -> usize;

@@ -248,13 +248,26 @@ impl FrameConsumer {
     /// If its state word lies.
     #[inline]
     pub fn peek(&self) -> Result<Option<Frame>, FrameFault> {
-        let slot = self.memory.slot(self.next);
+        self.look_at(self.next)
+    }
+
+    /// The full slot so many after the next one, if there is one. It is a look at what will come: slots between may not be full, and
+    /// lies are told of when it is their turn.
+    #[inline]
+    #[must_use]
+    pub fn peek_ahead(&self, slots: u32) -> Option<Frame> {
+        self.look_at(self.next + u64::from(slots)).ok().flatten()
+    }
+
+    #[inline(always)]
+    fn look_at(&self, index: u64) -> Result<Option<Frame>, FrameFault> {
+        let slot = self.memory.slot(index);
         // SAFETY: `slot` is below the capacity, and the slots are mapped for reading (contract of `new`).
         let state = unsafe { self.memory.state(slot) };
         // Pairs with the Release store in `FrameProducer::publish`.
         let word = state.load(Ordering::Acquire);
         let (untrusted, bytes) = ((word >> 32) as u32, word as u32);
-        let lap = self.memory.lap(self.next);
+        let lap = self.memory.lap(index);
         if untrusted == lap && bytes <= self.frame_bytes_max {
             return Ok(Some(Frame { slot, bytes }));
         }
@@ -377,6 +390,9 @@ mod tests {
                         None => prop_assert_eq!(producer.room(), 0),
                     },
                     FrameStep::Pop => {
+                        for ahead in 0..=CAPACITY {
+                            prop_assert_eq!(consumer.peek_ahead(ahead), full.get(ahead as usize).copied());
+                        }
                         let frame = consumer.peek().unwrap();
                         prop_assert_eq!(frame, full.pop_front());
                         if frame.is_some() {
@@ -407,6 +423,8 @@ mod tests {
                 memory.head.store(word as u32, Ordering::Relaxed);
                 let _ = producer.refresh();
                 prop_assert!(producer.room() <= CAPACITY);
+                let ahead = consumer.peek_ahead(word as u32);
+                prop_assert!(ahead.is_none_or(|frame| frame.slot < CAPACITY && frame.bytes <= FRAME_BYTES_MAX));
                 if let Ok(Some(frame)) = consumer.peek() {
                     prop_assert!(frame.slot < CAPACITY && frame.bytes <= FRAME_BYTES_MAX);
                     consumer.pop();

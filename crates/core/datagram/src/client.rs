@@ -42,8 +42,8 @@ pub(crate) enum State {
     Closing { attempts: u8 },
 }
 
-/// The client's end of a session. What every call needs is in its first three cache lines, so that a call of one among
-/// thousands of sessions fetches no more than these and two of its slot.
+/// The client's end of a session. What every call needs is in its first [`CALL_LINES`] cache lines, where addresses are no longer
+/// than eight bytes, so that a call of one among thousands of sessions fetches no more than these and two of its slot.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientSession<A> {
@@ -51,41 +51,41 @@ pub(crate) struct ClientSession<A> {
     pub(crate) seal: Option<Box<Seal>>,
     pub(crate) heard_ns: u64,
     pub(crate) id: SessionId,
-    pub(crate) remote_token: u32,
-    pub(crate) remote_number: u16,
-    pub(crate) credits: u16,
-
-    /// A request of one packet goes at once, and asks for no credit return, while more credits than this are free.
-    short_way_floor: u16,
-    pacing_bypass: ShortCut,
+    /// Slots whose request of one packet goes out with the next packets, one bit each.
+    pub(crate) leaving: u32,
     /// Bytes of the largest request of one packet.
     whole_bytes_max: u32,
-    pub(crate) sizes: PayloadSizes,
-    pub(crate) message_bytes_max: u32,
-    pub(crate) credits_total: u16,
-    /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
-    credits_held: u16,
+    pub(crate) credits: u16,
+    /// A request of one packet goes at once, and asks for no credit return, while more credits than this are free.
+    short_way_floor: u16,
     /// Slots that have a call, one bit each.
     busy: u16,
     /// Slots that have something to send and no credit, one bit each.
     starved: u16,
-    /// Slots whose request of one packet goes out with the next packets, one bit each.
-    pub(crate) leaving: u32,
+    /// The session's timer fires no later than this; [`NEVER`] if it may not be set.
+    timer_ns: u64,
+
+    backlog: VecDeque<Call>,
+    pub(crate) state: State,
+    pub(crate) credits_total: u16,
+    /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
+    credits_held: u16,
     /// The slot that is first to get credits when several have none.
     turn: u8,
-    pub(crate) state: State,
-    backlog: VecDeque<Call>,
-
+    /// In which packets new calls are put.
+    size: PacketSize,
     pub(crate) remote: A,
+
     trips: RoundTrips,
     pub(crate) congestion: Controller,
 
-    /// The session's timer fires no later than this; [`NEVER`] if it may not be set.
-    timer_ns: u64,
+    pub(crate) remote_token: u32,
+    pub(crate) remote_number: u16,
+    pacing_bypass: ShortCut,
+    pub(crate) sizes: PayloadSizes,
+    pub(crate) message_bytes_max: u32,
     transmit_next_ns: u64,
     reordering_scale: u64,
-    /// In which packets new calls are put.
-    size: PacketSize,
     /// When a full-size packet is tried next, while packets are small.
     probe_due_ns: u64,
     /// A full-size packet was sent since packets are small.
@@ -99,6 +99,13 @@ pub(crate) struct ClientSession<A> {
     /// Whether the server tells of marks; it has not said so before it has accepted the session.
     pub(crate) marks: MarkUse,
 }
+
+/// Cache lines at the beginning of a session that every call needs.
+pub(crate) const CALL_LINES: usize = 3;
+const _: () = assert!(std::mem::offset_of!(ClientSession<u64>, backlog) == 64);
+const _: () = assert!(std::mem::offset_of!(ClientSession<u64>, trips) == 128);
+const _: () =
+    assert!(std::mem::offset_of!(ClientSession<u64>, congestion) + Controller::HOT_BYTES == 64 * CALL_LINES);
 
 /// One of the session's concurrent calls: a cache line of buffers, and one of what is known of them.
 #[derive(Debug)]

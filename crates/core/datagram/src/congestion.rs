@@ -119,6 +119,9 @@ enum State {
 }
 
 impl Controller {
+    /// Its first bytes, which every packet asks.
+    pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(Controller, window_packets);
+
     /// Congestion control of a session with so many credits, which bound every window.
     pub(crate) fn new(config: &CongestionConfig, credits: u16, packet_bytes: usize) -> Self {
         let state = match config.algorithm {
@@ -194,8 +197,9 @@ impl Controller {
         rtt_ns < self.indifferent_below_ns
     }
 
+    /// Learns of a packet that came back; says whether that can have changed anything.
     #[inline]
-    pub(crate) fn acknowledged(&mut self, sample: &Sample) {
+    pub(crate) fn acknowledged(&mut self, sample: &Sample) -> bool {
         let changes_nothing = match sample.rtt_ns {
             _ if sample.marked => false,
             Some(rtt_ns) => rtt_ns < self.indifferent_below_ns,
@@ -204,6 +208,7 @@ impl Controller {
         if !changes_nothing {
             self.learn(sample);
         }
+        !changes_nothing
     }
 
     #[inline(never)]

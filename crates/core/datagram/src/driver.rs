@@ -212,12 +212,17 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         now_ns: u64,
         handler: &mut impl for<'p> EventHandler<'p, W::Address>,
     ) -> io::Result<usize> {
+        let packets_max = if self.endpoint.serves_many() {
+            self.look_ahead()
+        } else {
+            BATCH_PACKETS
+        };
         let endpoint = &mut self.endpoint;
         if self.batched_clock == ShortCut::Off || !endpoint.is_bare() {
-            return self.receive_guarded(now_ns, handler);
+            return self.receive_guarded(now_ns, packets_max, handler);
         }
         endpoint.begin_receiving(now_ns, self.emptied_ns);
-        let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
+        let packets = self.wire.receive(packets_max, |arrival| {
             endpoint.receive_bare(origin_of(&arrival), arrival.bytes, handler);
         })?;
         if packets < BATCH_PACKETS {
@@ -226,17 +231,30 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         Ok(packets)
     }
 
+    /// Has what the next requests need fetched into this core's caches: first their sessions, all at once, and then their slots. Says how
+    /// many packets to take next.
+    #[inline(never)]
+    fn look_ahead(&mut self) -> usize {
+        let (endpoint, wire) = (&self.endpoint, &mut self.wire);
+        match wire.look_ahead(BATCH_PACKETS, |first| endpoint.expect_session(first)) {
+            0 => BATCH_PACKETS,
+            // No more than these: the place of the next packet was looked at, and its sender is about to write to it.
+            packets => wire.look_ahead(packets, |first| endpoint.expect_slot(first)),
+        }
+    }
+
     /// The same, where packets carry a check or a seal, or the clock is looked at for each.
     #[inline(never)]
     fn receive_guarded(
         &mut self,
         now_ns: u64,
+        packets_max: usize,
         handler: &mut impl for<'p> EventHandler<'p, W::Address>,
     ) -> io::Result<usize> {
         let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
         let since_ns = self.emptied_ns;
         endpoint.begin_receiving(now_ns, since_ns);
-        let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
+        let packets = self.wire.receive(packets_max, |arrival| {
             if batched == ShortCut::Off {
                 endpoint.begin_receiving(clock.now_ns(), since_ns);
             }

@@ -22,7 +22,7 @@ use provost_registered::One;
 pub(crate) use sending::PacketSink;
 
 use crate::buffer::{MsgBuf, SpareMemory};
-use crate::client::ClientSession;
+use crate::client::{CALL_LINES, ClientSession};
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, EventHandler, RequestHandle, SessionId};
 use crate::handshake::MarkUse;
@@ -144,6 +144,7 @@ impl<A: Address> Endpoint<A> {
         let taken = match self.sessions.get_mut(usize::from(session.number)) {
             // The number is that of the place where it was found.
             Some(Session::Client(client)) if client.id.token == session.token => {
+                client.expect(1..CALL_LINES);
                 client.call(&mut self.shared, call)
             }
             _ => Err((CallError::NoSession, call)),

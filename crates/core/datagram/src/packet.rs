@@ -552,6 +552,13 @@ impl Prefix {
     }
 }
 
+/// For which session, and which of its slots, a packet is that begins so.
+#[inline(always)]
+pub(crate) fn place_of(first: [u8; 8]) -> (usize, usize) {
+    let [_, slot, low, high, ..] = first;
+    (u16::from_le_bytes([low, high]).into(), slot.into())
+}
+
 /// A packet of a message, as it came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'p> {

@@ -30,7 +30,8 @@ const HELD_NS_MAX: u64 = u16::MAX as u64 * HELD_UNIT_NS;
 /// A credit return that goes out no later than this after what it answers tells the client the round trip.
 const UNTOLD_NS_MAX: u64 = 10_000;
 
-/// Where the client is, and how to speak to it. A call needs its first cache line and one of its slot.
+/// Where the client is, and how to speak to it. A call needs its first cache line, where addresses are no longer than eight bytes,
+/// and one of its slot.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerSession<A> {
@@ -60,6 +61,10 @@ pub(crate) struct ServerSession<A> {
     /// Whether the client heeds marks.
     pub(crate) marks: MarkUse,
 }
+
+/// Cache lines at the beginning of a session that every call needs.
+pub(crate) const CALL_LINES: usize = 1;
+const _: () = assert!(std::mem::offset_of!(ServerSession<u64>, remote) + 8 == 64 * CALL_LINES);
 
 /// One of the session's concurrent calls. A call of one packet each way needs its first cache line.
 #[derive(Debug)]
@@ -169,6 +174,12 @@ impl<A: Copy> ServerSession<A> {
         }
         let asked_within_ns = config.keepalive_ns + config.peer_timeout_ns;
         self.opened_ns + asked_within_ns.min(config.idle_ns_max)
+    }
+
+    /// Has this core fetch what a call of one packet each way needs in a slot.
+    #[inline(always)]
+    pub(crate) fn expect_slot(&self, slot: usize) {
+        self.slots.expect(slot, 0..1);
     }
 
     /// Has requests of one packet be known by their first words, in a session with this number.

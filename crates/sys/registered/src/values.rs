@@ -2,56 +2,95 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 
-use crate::{BLOCK_BYTES_MIN, Block};
+use crate::{BLOCK_BYTES_MIN, Block, Origin, fetch_for_writing};
 
-/// A few values of one type, next to each other.
+/// A few values of one type, next to each other. It is two words long.
 pub struct Array<T> {
-    /// Begins with `length` values, which it owns.
-    block: Block,
-    length: usize,
+    /// Where a block's bytes begin, that has room for just these values.
+    address: NonNull<T>,
+    length: u32,
+    origin: Origin,
     values: PhantomData<T>,
 }
 
+/// A value in a block of its own; two words long.
 pub struct One<T>(Array<T>);
+
+const _: () = assert!(size_of::<Array<u64>>() == 16);
+
+// SAFETY: an array owns its values alone, and its block's bytes are valid from any thread.
+unsafe impl<T: Send> Send for Array<T> {}
+// SAFETY: as above; who shares an array shares its values, and no more.
+unsafe impl<T: Sync> Sync for Array<T> {}
 
 impl<T> Array<T> {
     const FITS: () = assert!(align_of::<T>() <= BLOCK_BYTES_MIN);
 
     /// Values, as many as there are.
+    ///
+    /// # Panics
+    /// If the iterator has fewer values than it says, or more than 2³² - 1.
     #[must_use]
     pub fn new(values: impl ExactSizeIterator<Item = T>) -> Array<T> {
         let () = Self::FITS;
-        let room = values.len();
-        let mut array = Array {
-            block: Block::piece(room * size_of::<T>()),
-            length: 0,
-            values: PhantomData,
-        };
+        let length = u32::try_from(values.len()).expect("an array has fewer than 2^32 values");
+        let room = length as usize;
+        let block = Block::piece(room * size_of::<T>());
+        let address = block.address.cast::<T>();
+        let mut written = 0;
         for value in values.take(room) {
             // SAFETY: the block has room for `room` values, of which fewer have been written, and begins on a cache line,
             // which is aligned for any `T` that fits.
-            unsafe {
-                array
-                    .block
-                    .address
-                    .as_ptr()
-                    .cast::<T>()
-                    .add(array.length)
-                    .write(value)
-            };
-            array.length += 1;
+            unsafe { address.add(written).write(value) };
+            written += 1;
         }
-        array
+        assert_eq!(written, room, "the iterator has fewer values than it said");
+        let origin = ManuallyDrop::new(block).origin;
+        Array {
+            address,
+            length,
+            origin,
+            values: PhantomData,
+        }
+    }
+
+    /// The block that the values are in, which is the caller's from here on: who takes it sees to it that nobody sees them there again.
+    fn take_block(&mut self) -> Block {
+        Block {
+            address: self.address.cast(),
+            bytes: self.length as usize * size_of::<T>(),
+            origin: self.origin,
+        }
+    }
+
+    /// Has this core fetch these cache lines of the value with this number for writing, and goes on at once. There need be no such value.
+    #[inline(always)]
+    pub fn expect(&self, index: usize, lines: Range<usize>) {
+        if let Some(value) = self.get(index) {
+            expect_lines(value, lines);
+        }
+    }
+}
+
+/// Has this core fetch these cache lines of a value for writing.
+#[inline(always)]
+fn expect_lines<T>(value: &T, lines: Range<usize>) {
+    let first: *const T = value;
+    for line in lines {
+        fetch_for_writing(first.cast::<u8>().wrapping_add(line * BLOCK_BYTES_MIN));
     }
 }
 
 impl<T> Drop for Array<T> {
     fn drop(&mut self) {
         let values: *mut [T] = &mut **self;
-        // SAFETY: nobody sees them again, and the block forgets nothing but bytes.
-        unsafe { values.drop_in_place() }
+        // SAFETY: nobody sees them again.
+        unsafe { values.drop_in_place() };
+        drop(self.take_block());
     }
 }
 
@@ -62,7 +101,7 @@ impl<T> Deref for Array<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: so many values were written there, and a block's address, also that of an empty one, is aligned to a
         // cache line.
-        unsafe { std::slice::from_raw_parts(self.block.address.as_ptr().cast(), self.length) }
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length as usize) }
     }
 }
 
@@ -70,7 +109,7 @@ impl<T> DerefMut for Array<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.block.address.as_ptr().cast(), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length as usize) }
     }
 }
 
@@ -94,10 +133,17 @@ impl<T> One<T> {
 
     /// The value, taken out.
     #[must_use]
-    pub fn into_inner(mut self) -> T {
-        self.0.length = 0;
-        // SAFETY: it was written when this was made, and is no longer counted as being there.
-        unsafe { self.0.block.address.as_ptr().cast::<T>().read() }
+    pub fn into_inner(self) -> T {
+        // SAFETY: it was written when this was made, and is never seen there again: only its bytes are given back.
+        let value = unsafe { self.0.address.read() };
+        drop(ManuallyDrop::new(self).0.take_block());
+        value
+    }
+
+    /// Has this core fetch these cache lines of the value for writing, and goes on at once.
+    #[inline(always)]
+    pub fn expect(&self, lines: Range<usize>) {
+        expect_lines(&**self, lines);
     }
 }
 
@@ -107,7 +153,7 @@ impl<T> Deref for One<T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: the value was written when this was made, to where it is aligned.
-        unsafe { &*self.0.block.address.as_ptr().cast() }
+        unsafe { self.0.address.as_ref() }
     }
 }
 
@@ -115,7 +161,7 @@ impl<T> DerefMut for One<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.0.block.address.as_ptr().cast() }
+        unsafe { self.0.address.as_mut() }
     }
 }
 
@@ -146,6 +192,34 @@ mod tests {
         drop(taken);
         drop(One::new(Rc::clone(&counted)));
         assert_eq!(Rc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn what_is_expected_need_not_be_there() {
+        let array = Array::new(0..3u32);
+        array.expect(2, 0..1);
+        array.expect(3, 0..1);
+        array.expect(usize::MAX, 0..4);
+        Array::<u64>::default().expect(0, 0..1);
+        One::new([7u64; 8]).expect(0..3);
+        assert_eq!(*array, [0, 1, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "fewer values than it said")]
+    fn an_iterator_that_has_fewer_values_than_it_says_is_refused() {
+        struct ShortIterator;
+        impl Iterator for ShortIterator {
+            type Item = u8;
+            fn next(&mut self) -> Option<u8> {
+                None
+            }
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                (3, Some(3))
+            }
+        }
+        impl ExactSizeIterator for ShortIterator {}
+        let _ = Array::new(ShortIterator);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   4096   slots, each: state word (8 bytes), packet
 //! ```
 
+use provost_registered::fetch_for_writing;
 use provost_ring::{AtomicU32, AtomicU64, Bell, FrameConsumer, FrameMemory, FrameProducer, Sleeper};
 use provost_shm::{
     Access, Mapping, Memfd, MemfdLimits, OwnedFd, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS,
@@ -159,20 +160,6 @@ pub(crate) struct Own {
 /// Slots whose lines are fetched ahead, at most: packets that a turn of the datagram protocol sends.
 const EXPECTED_MAX: u64 = 64;
 
-/// Has this core fetch a line for writing, and goes on at once. (Intel's and AMD's manuals, PREFETCHW; older processors that do not know
-/// it pass over it.)
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn fetch_for_writing(line: *const u8) {
-    // SAFETY: it is a hint, which changes no memory and no register, and faults at no address.
-    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
-}
-
-/// A hint that only x86-64 gets.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn fetch_for_writing(_line: *const u8) {}
-
 /// What the peer writes.
 #[derive(Debug)]
 pub(crate) struct Peers(Region);
@@ -259,6 +246,17 @@ impl Peers {
         }
         // SAFETY: `words` words were just written, which are at least so many bytes; bytes have no alignment.
         unsafe { std::slice::from_raw_parts(copy.as_ptr().cast(), bytes as usize) }
+    }
+
+    /// The first word of the packet in a slot that the consumer says is full.
+    #[inline]
+    pub(crate) fn first_word(&self, slot: u32) -> [u8; STATE_BYTES] {
+        let packet: *const AtomicU64 = self.0.packet(slot).cast_const().cast();
+        // SAFETY: a slot has room for more than a word (`PACKET_BYTES_MIN`), and begins at a multiple of eight; the peer may write
+        // there, so it is read by an atomic load.
+        unsafe { &*packet }
+            .load(std::sync::atomic::Ordering::Relaxed)
+            .to_ne_bytes()
     }
 
     /// The packet in a slot that the consumer says is full.

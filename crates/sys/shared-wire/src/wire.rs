@@ -5,7 +5,7 @@ use std::path::Path;
 use std::task::Waker;
 use std::time::Duration;
 
-use provost_packets::{Arrival, Integrity, Wire};
+use provost_packets::{Arrival, Integrity, LOOK_BYTES, Wire};
 use provost_ring::FrameFault;
 use provost_shm::{Doorbell, Interest, PacketListener, PacketSocket, Ringer, Wait, wait_for};
 
@@ -371,6 +371,20 @@ impl Wire for SharedWire {
             self.look_for_peer()?;
         }
         Ok(0)
+    }
+
+    #[inline]
+    fn look_ahead(&mut self, packets_max: usize, mut look: impl FnMut([u8; LOOK_BYTES])) -> usize {
+        let packets_max = u32::try_from(packets_max).unwrap_or(u32::MAX);
+        let mut packets = 0;
+        while packets < packets_max
+            && let Some(frame) = self.ends.consumer.peek_ahead(packets)
+            && frame.bytes as usize >= LOOK_BYTES
+        {
+            look(self.peers.first_word(frame.slot));
+            packets += 1;
+        }
+        packets as usize
     }
 
     #[inline]

@@ -331,7 +331,10 @@ impl<A: Copy> ClientSession<A> {
         self.heard_ns = now_ns;
         let held_ns = u64::from(prefix.held) * HELD_UNIT_NS;
         let rtt_ns = shared.clock.arrived_ns().saturating_sub(slot.sent.0 + held_ns);
-        let says_much = marked || !self.congestion.is_indifferent(rtt_ns) || !self.trips.is_sampled(now_ns);
+        let says_much = marked || !self.congestion.is_indifferent(rtt_ns);
+        if !says_much && !self.trips.is_sampled(now_ns) {
+            time(&mut self.trips, shared, slot.sent.0, held_ns);
+        }
         self.credits += 1;
         debug_assert!(self.credits <= self.credits_total, "more credits than there are");
         // Its packet is out, so the slot does not wait for a credit.
@@ -356,10 +359,10 @@ impl<A: Copy> ClientSession<A> {
         let Some(slot) = self.slots.get(usize::from(head.slot())) else {
             return;
         };
-        let (now_ns, sent_ns) = (shared.clock.now_ns(), slot.sent.0);
+        let sent_ns = slot.sent.0;
         let held_ns = u64::from(head.prefix().held) * HELD_UNIT_NS;
         let rtt_ns = shared.clock.arrived_ns().saturating_sub(sent_ns + held_ns);
-        if marked || !self.congestion.is_indifferent(rtt_ns) || !self.trips.is_sampled(now_ns) {
+        if marked || !self.congestion.is_indifferent(rtt_ns) {
             self.sample(shared, Some(sent_ns), held_ns, marked, 1);
         }
     }
@@ -561,19 +564,18 @@ impl<A: Copy> ClientSession<A> {
         if let Some(sent_ns) = sent_ns
             && !self.trips.is_sampled(now_ns)
         {
-            // Time-outs have to allow for what this end takes to look; the network is not to blame for that.
-            let rtt_ns = (now_ns - sent_ns).saturating_sub(held_ns);
-            self.trips.sample(now_ns, rtt_ns);
-            shared.statistics.round_trips += 1;
+            time(&mut self.trips, shared, sent_ns, held_ns);
         }
         shared.statistics.marks += u64::from(marked);
-        self.congestion.acknowledged(&Sample {
+        let has_learned = self.congestion.acknowledged(&Sample {
             now_ns,
             rtt_ns: sent_ns.map(|sent_ns| arrived_ns.saturating_sub(sent_ns + held_ns)),
             marked,
             packets,
         });
-        self.find_floor();
+        if has_learned {
+            self.find_floor();
+        }
     }
 
     /// Takes a credit return: everything below its packet number has arrived, and what its bitmap says.
@@ -861,4 +863,16 @@ impl ClientSlot {
         let packets = u32::from(outgoing.flags.range_packets());
         (packet..packet + packets).fold(false, |wanted, packet| flight.send(packet, now_ns) | wanted)
     }
+}
+
+/// Learns how long a packet's round trip took, for time-outs alone.
+#[inline(never)]
+fn time<A>(trips: &mut RoundTrips, shared: &mut Shared<A>, sent_ns: u64, held_ns: u64) {
+    let now_ns = shared.clock.now_ns();
+    if shared.clock.stalled_since(sent_ns) {
+        return;
+    }
+    // Time-outs have to allow for what this end takes to look; the network is not to blame for that.
+    trips.sample(now_ns, (now_ns - sent_ns).saturating_sub(held_ns));
+    shared.statistics.round_trips += 1;
 }

@@ -1,11 +1,16 @@
 //! What arrives: which session it is for, and what it is there.
 
+use provost_packets::LOOK_BYTES;
+
 use super::*;
 use crate::client::GoingOn;
 use crate::event::ResponseSlot;
-use crate::packet::{ArrivedData, DataHead, IntactPacket, Malformed, Piece, Prefix};
+use crate::packet::{ArrivedData, DataHead, IntactPacket, Malformed, Piece, Prefix, place_of};
 use crate::seal::Broken;
 use crate::shared::PacketGuard;
+
+/// What a call needs of so many sessions, with their slots, is in a core's caches without being fetched ahead.
+const SESSIONS_NEAR: usize = 256;
 
 /// Keeps what has happened.
 struct LastEvent<'p>(Option<Event<'p>>);
@@ -63,6 +68,33 @@ impl<A: Address> Endpoint<A> {
             _ => self.receive_checked(origin, bytes, &mut last),
         }
         last.0
+    }
+
+    /// Whether peers have so many sessions here that a request likely finds what it needs of its own one out of this core's caches.
+    #[inline(always)]
+    pub(crate) fn serves_many(&self) -> bool {
+        self.opened.len() > SESSIONS_NEAR
+    }
+
+    /// Has this core fetch what a packet that begins so will need of its session, if that is a peer's. (What a response needs was
+    /// fetched for its request.)
+    #[inline(always)]
+    pub(crate) fn expect_session(&self, first: [u8; LOOK_BYTES]) {
+        if let (session, _) = place_of(first)
+            && let Some(Session::Server(server)) = self.sessions.get(session)
+        {
+            server.expect(0..server::CALL_LINES);
+        }
+    }
+
+    /// The same of the slot, once the session is there.
+    #[inline(always)]
+    pub(crate) fn expect_slot(&self, first: [u8; LOOK_BYTES]) {
+        if let (session, slot) = place_of(first)
+            && let Some(Session::Server(server)) = self.sessions.get(session)
+        {
+            server.expect_slot(slot);
+        }
     }
 
     /// Whether packets carry neither check nor seal.

@@ -139,8 +139,8 @@ const WIRE_LARGE: WireShape = WireShape {
 /// Small packets, and room for the credits of 20,000 sessions.
 const WIRE_MANY: WireShape = WireShape {
     packet_bytes: 248,
-    ring_packets: 65_536,
-    credits: 2,
+    ring_packets: 1 << 18,
+    credits: 8,
 };
 
 /// Who else wants the cores.
