@@ -236,10 +236,13 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     #[inline(never)]
     fn look_ahead(&mut self) -> usize {
         let (endpoint, wire) = (&self.endpoint, &mut self.wire);
-        match wire.look_ahead(BATCH_PACKETS, |first| endpoint.expect_session(first)) {
+        match wire.look_ahead(BATCH_PACKETS, |first| endpoint.fetch_session(first)) {
             0 => BATCH_PACKETS,
             // No more than these: the place of the next packet was looked at, and its sender is about to write to it.
-            packets => wire.look_ahead(packets, |first| endpoint.expect_slot(first)),
+            packets => {
+                wire.look_ahead(packets, |first| endpoint.fetch_slot(first));
+                packets
+            }
         }
     }
 

@@ -144,7 +144,7 @@ impl<A: Address> Endpoint<A> {
         let taken = match self.sessions.get_mut(usize::from(session.number)) {
             // The number is that of the place where it was found.
             Some(Session::Client(client)) if client.id.token == session.token => {
-                client.expect(1..CALL_LINES);
+                client.fetch(1..CALL_LINES);
                 client.call(&mut self.shared, call)
             }
             _ => Err((CallError::NoSession, call)),

@@ -493,13 +493,13 @@ impl DataHead {
     /// The session that it is for, if there is one.
     #[inline(always)]
     pub(crate) fn session(&self) -> usize {
-        usize::from((self.addressee >> 16) as u16)
+        session_of(self.addressee)
     }
 
     /// The slot of that.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u8 {
-        (self.addressee >> 8) as u8
+        slot_of(self.addressee)
     }
 
     #[inline(always)]
@@ -552,11 +552,23 @@ impl Prefix {
     }
 }
 
+/// The session in a packet's first word.
+#[inline(always)]
+fn session_of(first_word: u64) -> usize {
+    usize::from((first_word >> 16) as u16)
+}
+
+/// The slot in a packet's first word.
+#[inline(always)]
+fn slot_of(first_word: u64) -> u8 {
+    (first_word >> 8) as u8
+}
+
 /// For which session, and which of its slots, a packet is that begins so.
 #[inline(always)]
 pub(crate) fn place_of(first: [u8; 8]) -> (usize, usize) {
-    let [_, slot, low, high, ..] = first;
-    (u16::from_le_bytes([low, high]).into(), slot.into())
+    let first = u64::from_le_bytes(first);
+    (session_of(first), slot_of(first).into())
 }
 
 /// A packet of a message, as it came.

@@ -178,8 +178,8 @@ impl<A: Copy> ServerSession<A> {
 
     /// Has this core fetch what a call of one packet each way needs in a slot.
     #[inline(always)]
-    pub(crate) fn expect_slot(&self, slot: usize) {
-        self.slots.expect(slot, 0..1);
+    pub(crate) fn fetch_slot(&self, slot: usize) {
+        self.slots.fetch(slot, 0..1);
     }
 
     /// Has requests of one packet be known by their first words, in a session with this number.

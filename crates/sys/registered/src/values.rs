@@ -69,16 +69,16 @@ impl<T> Array<T> {
 
     /// Has this core fetch these cache lines of the value with this number for writing, and goes on at once. There need be no such value.
     #[inline(always)]
-    pub fn expect(&self, index: usize, lines: Range<usize>) {
+    pub fn fetch(&self, index: usize, lines: Range<usize>) {
         if let Some(value) = self.get(index) {
-            expect_lines(value, lines);
+            fetch_lines(value, lines);
         }
     }
 }
 
 /// Has this core fetch these cache lines of a value for writing.
 #[inline(always)]
-fn expect_lines<T>(value: &T, lines: Range<usize>) {
+fn fetch_lines<T>(value: &T, lines: Range<usize>) {
     let first: *const T = value;
     for line in lines {
         fetch_for_writing(first.cast::<u8>().wrapping_add(line * BLOCK_BYTES_MIN));
@@ -142,8 +142,8 @@ impl<T> One<T> {
 
     /// Has this core fetch these cache lines of the value for writing, and goes on at once.
     #[inline(always)]
-    pub fn expect(&self, lines: Range<usize>) {
-        expect_lines(&**self, lines);
+    pub fn fetch(&self, lines: Range<usize>) {
+        fetch_lines(&**self, lines);
     }
 }
 
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_need_not_be_there() {
+    fn what_is_fetched_need_not_be_there() {
         let array = Array::new(0..3u32);
-        array.expect(2, 0..1);
-        array.expect(3, 0..1);
-        array.expect(usize::MAX, 0..4);
-        Array::<u64>::default().expect(0, 0..1);
-        One::new([7u64; 8]).expect(0..3);
+        array.fetch(2, 0..1);
+        array.fetch(3, 0..1);
+        array.fetch(usize::MAX, 0..4);
+        Array::<u64>::default().fetch(0, 0..1);
+        One::new([7u64; 8]).fetch(0..3);
         assert_eq!(*array, [0, 1, 2]);
     }
 

@@ -79,21 +79,21 @@ impl<A: Address> Endpoint<A> {
     /// Has this core fetch what a packet that begins so will need of its session, if that is a peer's. (What a response needs was
     /// fetched for its request.)
     #[inline(always)]
-    pub(crate) fn expect_session(&self, first: [u8; LOOK_BYTES]) {
+    pub(crate) fn fetch_session(&self, first: [u8; LOOK_BYTES]) {
         if let (session, _) = place_of(first)
             && let Some(Session::Server(server)) = self.sessions.get(session)
         {
-            server.expect(0..server::CALL_LINES);
+            server.fetch(0..server::CALL_LINES);
         }
     }
 
     /// The same of the slot, once the session is there.
     #[inline(always)]
-    pub(crate) fn expect_slot(&self, first: [u8; LOOK_BYTES]) {
+    pub(crate) fn fetch_slot(&self, first: [u8; LOOK_BYTES]) {
         if let (session, slot) = place_of(first)
             && let Some(Session::Server(server)) = self.sessions.get(session)
         {
-            server.expect_slot(slot);
+            server.fetch_slot(slot);
         }
     }
 
