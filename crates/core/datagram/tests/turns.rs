@@ -360,11 +360,20 @@ impl ManyPair {
             let to = pair.server.wire().address();
             let (now_ns, endpoint) = pair.client.endpoint();
             endpoint.connect(now_ns, to).expect("there is room");
-            while pair.sessions.len() < number {
-                pair.turn();
-            }
+            pair.turn_until("connected sessions", number, |pair| pair.sessions.len());
         }
         pair
+    }
+
+    /// Takes turns until so many of them have been counted.
+    fn turn_until(&mut self, what: &str, number: usize, count: impl Fn(&ManyPair) -> usize) {
+        for _ in 0..TURNS_MAX {
+            if count(self) == number {
+                return;
+            }
+            self.turn();
+        }
+        panic!("{} of {number} {what} after {TURNS_MAX} turns", count(self));
     }
 
     /// Both ends' turns: the server answers with the beginning of what it was asked.
@@ -403,13 +412,7 @@ impl ManyPair {
             };
             endpoint.call(now_ns, *session, call).expect("the call is taken");
         }
-        for _ in 0..TURNS_MAX {
-            if self.answered == self.sessions.len() {
-                return;
-            }
-            self.turn();
-        }
-        panic!("{} of {} calls were answered", self.answered, self.sessions.len());
+        self.turn_until("answered calls", self.sessions.len(), |pair| pair.answered);
     }
 
     fn shown(&self) -> [usize; 2] {
