@@ -32,8 +32,9 @@ impl MarshalledCalls {
         self.methods.get(&call).copied()
     }
 
-    pub(crate) fn end(&mut self, call: u64) {
-        self.methods.remove(&call);
+    /// Forgets the call; which method it is of.
+    pub(crate) fn end(&mut self, call: u64) -> Option<u16> {
+        self.methods.remove(&call)
     }
 
     pub(crate) fn len(&self) -> usize {

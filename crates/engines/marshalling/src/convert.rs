@@ -106,22 +106,16 @@ impl ConversionTables<'_> {
         )))
     }
 
-    /// Checks a native message where it was received, and relocates it to its place in the app's window.
+    /// Checks a native message where it was received, and relocates it to its place in the app's window. The body of one that
+    /// does not pass is still to be given back.
     pub(crate) fn check_in_place(
         &self,
-        mut body: ReceivedBody,
+        body: &mut ReceivedBody,
         context: &mut Context<'_>,
-    ) -> Result<Body, ConversionFailure> {
-        match self.check_block(&mut body, context) {
-            Ok(()) => {
-                body.offsets = Offsets::Window;
-                Ok(Body::Received(body))
-            }
-            Err(failure) => {
-                context.receive.free(body.block);
-                Err(failure)
-            }
-        }
+    ) -> Result<(), ConversionFailure> {
+        self.check_block(body, context)?;
+        body.offsets = Offsets::Window;
+        Ok(())
     }
 
     fn check_block(
@@ -241,16 +235,20 @@ impl ConversionTables<'_> {
                 return Err(ConversionFailure::Lengths);
             }
         }
-        self.check_in_place(
-            ReceivedBody {
-                added: None,
-                block,
-                metadata_bytes,
-                message_bytes,
-                offsets: Offsets::Message,
-            },
-            context,
-        )
+        let mut body = ReceivedBody {
+            added: None,
+            block,
+            metadata_bytes,
+            message_bytes,
+            offsets: Offsets::Message,
+        };
+        match self.check_in_place(&mut body, context) {
+            Ok(()) => Ok(Body::Received(body)),
+            Err(failure) => {
+                context.receive.free(body.block);
+                Err(failure)
+            }
+        }
     }
 }
 
@@ -275,20 +273,4 @@ pub(crate) fn to_private(body: ReceivedBody, context: &mut Context<'_>) -> Encod
         .extend_from_slice(block.get(..length).unwrap_or(block));
     context.receive.free(body.block);
     EncodedBody::plain(buffer, body.metadata_bytes, body.message_bytes)
-}
-
-/// Gives back whatever memory a body holds.
-pub(crate) fn discard(body: Body, context: &mut Context<'_>) {
-    match body {
-        Body::Received(body) => context.receive.free(body.block),
-        Body::Encoded(body) => context.buffers.give(body.buffer),
-        Body::Gathered(body) => {
-            if body.token != 0 {
-                context.sent.push(body.token);
-            }
-            context.buffers.give(body.buffer);
-        }
-        Body::Untrusted(body) if body.token != 0 => context.sent.push(body.token),
-        Body::Empty | Body::Untrusted(_) => {}
-    }
 }

@@ -14,7 +14,7 @@ use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::calls::MarshalledCalls;
-use crate::convert::{ConversionFailure, ConversionTables, discard, to_private};
+use crate::convert::{ConversionFailure, ConversionTables, to_private};
 use crate::pending::{PendingSteps, StepDirection};
 use crate::saved;
 
@@ -134,11 +134,15 @@ impl Marshalling {
                 self.retry_at = Some(context.now + ROOM_RETRY_NS);
                 break;
             }
-            let Some(step) = from.pop() else { break };
+            let Some(mut step) = from.pop() else { break };
             moved += 1;
             bytes += message_bytes(&step.body);
-            match self.convert(step, direction, context) {
-                Ok(step) => push(to, step),
+            match self.convert(&mut step, direction, context) {
+                Ok(true) => {
+                    let refused = to.push(step).is_err();
+                    debug_assert!(!refused, "room was seen before the step was taken");
+                }
+                Ok(false) => {}
                 Err(refused) => self.cancel_both_ways(direction, &refused, context),
             }
         }
@@ -192,46 +196,45 @@ impl Marshalling {
         }
     }
 
-    /// The step as it goes on; `None` if nothing of it does.
+    /// Makes the step what goes on, in its place; false if nothing of it does.
     fn convert(
         &mut self,
-        mut step: Step,
+        step: &mut Step,
         direction: StepDirection,
         context: &mut Context<'_>,
-    ) -> Result<Option<Step>, RefusedStep> {
+    ) -> Result<bool, RefusedStep> {
         let (call, parts) = (step.call, step.parts);
         let refuse = |failure| RefusedStep { call, parts, failure };
-        if parts.contains(Parts::BEGIN)
-            && let Err(failure) = self.begin(&step)
-        {
-            discard(step.body, context);
-            return Err(refuse(failure));
-        }
-        let types = self
-            .calls
-            .method(call)
-            .and_then(|method| self.binding.methods.get(usize::from(method)));
+        let ends = parts.intersects(Parts::STATUS | Parts::CANCEL);
+        let method = if parts.contains(Parts::BEGIN) {
+            if let Err(failure) = self.begin(step) {
+                std::mem::take(&mut step.body).discard(context);
+                return Err(refuse(failure));
+            }
+            if ends {
+                self.calls.end(call);
+            }
+            Some(step.method)
+        } else if ends {
+            self.calls.end(call)
+        } else {
+            self.calls.method(call)
+        };
+        let types = method.and_then(|method| self.binding.methods.get(usize::from(method)));
         let Some(types) = types.copied() else {
             // The call has ended here. What is pending for the app or the peer waits by itself; nothing must overtake that.
-            discard(step.body, context);
-            return Ok(None);
+            std::mem::take(&mut step.body).discard(context);
+            return Ok(false);
         };
-        if parts.intersects(Parts::STATUS | Parts::CANCEL) {
-            self.calls.end(call);
+        if parts.contains(Parts::MESSAGE) {
+            let message = self.message_of(types, direction);
+            self.convert_body(&mut step.body, message, direction, context)
+                .map_err(|failure| {
+                    self.calls.end(call);
+                    refuse(failure)
+                })?;
         }
-        if !parts.contains(Parts::MESSAGE) {
-            return Ok(Some(step));
-        }
-        match self.body(step.body, self.message_of(types, direction), direction, context) {
-            Ok(body) => {
-                step.body = body;
-                Ok(Some(step))
-            }
-            Err(failure) => {
-                self.calls.end(call);
-                Err(refuse(failure))
-            }
-        }
+        Ok(true)
     }
 
     fn begin(&mut self, step: &Step) -> Result<(), ConversionFailure> {
@@ -250,49 +253,49 @@ impl Marshalling {
         }
     }
 
-    fn body(
+    /// Puts the body into the form that goes on. One that cannot be has been given back.
+    fn convert_body(
         &mut self,
-        body: Body,
+        body: &mut Body,
         message: MessageId,
         direction: StepDirection,
         context: &mut Context<'_>,
-    ) -> Result<Body, ConversionFailure> {
+    ) -> Result<(), ConversionFailure> {
         let form = ConversionTables {
             binding: &self.binding,
             message,
         };
-        match (direction, self.binding.encoding) {
-            (StepDirection::Tx, Encoding::Native) => form.native_for_peer(body, &mut self.scratch, context),
-            (StepDirection::Tx, Encoding::Protobuf) => match body {
-                Body::Gathered(body) => form.encoded(body, context),
-                body => Ok(body),
-            },
-            (StepDirection::Rx, Encoding::Native) => match body {
-                Body::Received(body) => form.check_in_place(body, context),
-                body => Err(wrong_form(body, context)),
-            },
-            (StepDirection::Rx, Encoding::Protobuf) => {
-                form.protobuf_of_peer(body, &mut self.scratch, context)
+        // Most bodies stay what they are: a body is only taken out of its step where another one takes its place.
+        *body = match (direction, self.binding.encoding, self.binding.form) {
+            (StepDirection::Rx, Encoding::Native, _) => {
+                let checked = match body {
+                    Body::Received(body) => form.check_in_place(body, context),
+                    _ => Err(ConversionFailure::Lengths),
+                };
+                return checked.inspect_err(|_| std::mem::take(body).discard(context));
             }
-        }
+            (StepDirection::Tx, Encoding::Native, BodyForm::Protobuf) => {
+                let scratch = &mut self.scratch;
+                match std::mem::take(body) {
+                    Body::Encoded(body) => form.decoded_to_send(body, scratch, context)?,
+                    Body::Empty => form.decoded_to_send(empty(context), scratch, context)?,
+                    body => body,
+                }
+            }
+            (StepDirection::Tx, Encoding::Native, BodyForm::Native) => return Ok(()),
+            (StepDirection::Tx, Encoding::Protobuf, _) => match std::mem::take(body) {
+                Body::Gathered(body) => form.encoded(body, context)?,
+                body => body,
+            },
+            (StepDirection::Rx, Encoding::Protobuf, _) => {
+                form.protobuf_of_peer(std::mem::take(body), &mut self.scratch, context)?
+            }
+        };
+        Ok(())
     }
 }
 
 impl ConversionTables<'_> {
-    /// A message for a peer that takes native ones.
-    fn native_for_peer(
-        &self,
-        body: Body,
-        scratch: &mut Scratch,
-        context: &mut Context<'_>,
-    ) -> Result<Body, ConversionFailure> {
-        match (self.binding.form, body) {
-            (BodyForm::Protobuf, Body::Encoded(body)) => self.decoded_to_send(body, scratch, context),
-            (BodyForm::Protobuf, Body::Empty) => self.decoded_to_send(empty(context), scratch, context),
-            (_, body) => Ok(body),
-        }
-    }
-
     /// A message of a peer that sends protobuf: as it came, unless the app is to have it natively.
     fn protobuf_of_peer(
         &self,
@@ -331,7 +334,7 @@ fn empty(context: &mut Context<'_>) -> EncodedBody {
 }
 
 fn wrong_form(body: Body, context: &mut Context<'_>) -> ConversionFailure {
-    discard(body, context);
+    body.discard(context);
     ConversionFailure::Lengths
 }
 
@@ -388,12 +391,4 @@ fn cancel(refused: &RefusedStep, code: Code, context: &mut Context<'_>) -> Step 
         .resize(buffer.bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
     step.body = Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0));
     step
-}
-
-/// Room was seen before the step was taken.
-fn push(queue: &mut Queue<Step>, step: Option<Step>) {
-    if let Some(step) = step {
-        let refused = queue.push(step).is_err();
-        debug_assert!(!refused, "the queue had room");
-    }
 }
