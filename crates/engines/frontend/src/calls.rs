@@ -107,7 +107,9 @@ impl FrontendCalls {
         self.remove_timer(slot);
         let removed = self.slots.swap_remove(slot);
         if let Some(moved) = self.slots.get(slot) {
-            self.by_number.insert(moved.call, slot as u32);
+            if let Some(place) = self.by_number.get_mut(&moved.call) {
+                *place = slot as u32;
+            }
             if moved.timer != NO_TIMER {
                 self.timers[moved.timer as usize] = slot as u32;
             }

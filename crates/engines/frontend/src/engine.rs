@@ -453,13 +453,9 @@ impl Frontend {
         step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
         let streaming = MessageDirection::of_peer(self.parts.role, shape).streaming;
-        let body = std::mem::take(&mut step.body);
-        match received(body, self.parts.form, context) {
-            Ok(body) => step.body = body,
-            Err(violation) => {
-                self.fail(step.call, &violation.into(), directions, context);
-                return;
-            }
+        if let Err(violation) = receive(&mut step.body, self.parts.form, context) {
+            self.fail(step.call, &violation.into(), directions, context);
+            return;
         }
         let (role, form) = (self.parts.role, self.parts.form);
         if let Err(violation) = legal::check_peer_step(role, form, call, streaming, &step) {
@@ -471,12 +467,15 @@ impl Frontend {
         if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
             self.remove(step.call);
         }
-        let (first, second) = begun_apart(step, form, context);
         // The caller saw the room for one. The queue is a list: a second one costs no more than its place.
-        let _ = directions.rx_out.push(first);
-        second
-            .into_iter()
-            .for_each(|step| directions.rx_out.push_past_bound(step));
+        if let Some(begin) = begin_apart(&mut step, form, context) {
+            directions.rx_out.push_past_bound(begin);
+            if step.parts == Parts::NONE {
+                step.body.discard(context);
+                return;
+            }
+        }
+        directions.rx_out.push_past_bound(step);
     }
 
     /// Opens a call that the peer begins.
@@ -576,8 +575,8 @@ impl Frontend {
             self.send_to_wire(refusal(call, failure, context), directions);
         }
         let mut step = refusal(call, failure, context);
-        let body = std::mem::take(&mut step.body);
-        step.body = received(body, self.parts.form, context).unwrap_or_default();
+        // The app gets the step without what it cannot have.
+        let _ = receive(&mut step.body, self.parts.form, context);
         if !self.failed.is_empty() {
             self.failed.push_back(step);
         } else if let Err(full) = directions.rx_out.push(step) {
@@ -668,75 +667,63 @@ fn refusal(call: u64, failure: &CallFailure, context: &mut Context<'_>) -> Step 
     step
 }
 
-/// The body in the app's receive heap, its metadata checked. What the service itself made (metadata alone) is copied
-/// there; if the heap is full the app gets the step without it. A port of protobuf takes private memory as it is.
-fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Body, StepViolation> {
-    match body {
-        Body::Empty => Ok(Body::Empty),
+/// Checks a body's metadata, and puts the body into the app's receive heap. What the service itself made (metadata alone) is copied
+/// there; if the heap is full the app gets the step without it. A port of protobuf takes private memory as it is. A body that
+/// is not for the app has been given back.
+fn receive(body: &mut Body, form: BodyForm, context: &mut Context<'_>) -> Result<(), StepViolation> {
+    let violation = match body {
+        Body::Empty => return Ok(()),
         Body::Received(body) => {
             let bytes = context.receive.bytes(&body.block);
-            let checked = bytes
-                .get(..body.metadata_bytes as usize)
-                .is_some_and(|block| metadata::check(block).is_ok());
-            if checked {
-                Ok(Body::Received(body))
-            } else {
-                context.receive.free(body.block);
-                Err(StepViolation::PeerMetadata)
+            let metadata = bytes.get(..body.metadata_bytes as usize);
+            if metadata.is_some_and(|block| metadata::check(block).is_ok()) {
+                return Ok(());
             }
+            StepViolation::PeerMetadata
         }
         Body::Encoded(body) if form == BodyForm::Protobuf => {
             if body.message().is_some() && metadata::check(body.metadata()).is_ok() {
-                return Ok(Body::Encoded(body));
+                return Ok(());
             }
-            context.buffers.give(body.buffer);
-            Err(StepViolation::PeerMetadata)
+            StepViolation::PeerMetadata
         }
-        Body::Encoded(body) if body.message_bytes == 0 => {
-            let metadata = &body.buffer.bytes[..(body.metadata_bytes as usize).min(body.buffer.bytes.len())];
+        Body::Encoded(encoded) if encoded.message_bytes == 0 => {
+            let bytes = &encoded.buffer.bytes;
+            let metadata = &bytes[..(encoded.metadata_bytes as usize).min(bytes.len())];
             let copied = copy_to_heap(metadata, context.receive);
-            context.buffers.give(body.buffer);
-            Ok(copied)
+            std::mem::replace(body, copied).discard(context);
+            return Ok(());
         }
-        other => {
-            other.discard(context);
-            Err(StepViolation::PeerBody)
-        }
-    }
+        _ => StepViolation::PeerBody,
+    };
+    std::mem::take(body).discard(context);
+    Err(violation)
 }
 
-/// A step whose metadata an engine has added to, as the app is to get it: it begins the call with a block of the whole metadata,
-/// and what else it has comes behind in its own block, as a stream's first message does. Every app's library takes calls
-/// in such pieces. Where there is no room for the block, the app gets what came.
-fn begun_apart(mut step: Step, form: BodyForm, context: &mut Context<'_>) -> (Step, Option<Step>) {
+/// Of a step whose metadata an engine has added to, what the app is to get first: it begins the call with a block of the whole
+/// metadata, and what else the step has, if anything, comes behind in its own block, as a stream's first message does. Every app's
+/// library takes calls in such pieces. Where there is no room for the block, the app gets what came.
+fn begin_apart(step: &mut Step, form: BodyForm, context: &mut Context<'_>) -> Option<Step> {
     let Body::Received(received) = &mut step.body else {
-        return (step, None);
+        return None;
     };
-    let Some(all) = received.added.take() else {
-        return (step, None);
-    };
+    let all = received.added.take()?;
     let metadata = match form {
         BodyForm::Native => copy_to_heap(&all.bytes, context.receive),
         BodyForm::Protobuf => Body::Empty,
     };
     context.buffers.give(all);
     if matches!(metadata, Body::Empty) {
-        return (step, None);
+        return None;
     }
-    let rest = step.parts.without(Parts::BEGIN);
-    let begin = Step {
+    step.parts = step.parts.without(Parts::BEGIN);
+    Some(Step {
         method: step.method,
         deadline: std::mem::take(&mut step.deadline),
         taken_at: step.taken_at,
         body: metadata,
         ..Step::new(step.call, Parts::BEGIN)
-    };
-    if rest == Parts::NONE {
-        step.body.discard(context);
-        return (begin, None);
-    }
-    step.parts = rest;
-    (begin, Some(step))
+    })
 }
 
 fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap) -> Body {

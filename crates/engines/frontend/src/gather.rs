@@ -69,7 +69,7 @@ enum NotGathered {
     /// The call that it belongs to fails.
     Failed(CallFailure),
     /// It is longer than what may be copied now, and waits.
-    LongerThanNow(Untrusted),
+    LongerThanNow,
 }
 
 impl Frontend {
@@ -143,22 +143,16 @@ impl Frontend {
             self.refuse(step, violation.into(), directions, context);
             return true;
         }
-        let body = match std::mem::take(&mut step.body) {
-            Body::Untrusted(untrusted) => {
-                self.gather_body(untrusted, step.parts, method.message, copying, context)
-            }
-            other => Ok(other),
-        };
-        match body {
-            Ok(body) => step.body = body,
+        match self.gather_body(&mut step, method.message, copying, context) {
+            Ok(()) => {}
             Err(NotGathered::Failed(failure)) => {
+                return_token(&step.body, context);
                 self.front_longer_than = 0;
                 self.fail(step.call, &failure, directions, context);
                 return true;
             }
-            Err(NotGathered::LongerThanNow(untrusted)) => {
+            Err(NotGathered::LongerThanNow) => {
                 copying.shortage = self.shortage();
-                step.body = Body::Untrusted(untrusted);
                 self.waiting.push_front(step);
                 return false;
             }
@@ -196,48 +190,49 @@ impl Frontend {
         call.app_ended |= step.parts.contains(Parts::END);
     }
 
+    /// Puts what the step claims in the claim's place; if that is not to be, the claim stays.
     fn gather_body(
         &mut self,
-        untrusted: Untrusted,
-        parts: Parts,
+        step: &mut Step,
         message: MessageId,
         copying: &mut CopyTurn,
         context: &mut Context<'_>,
-    ) -> Result<Body, NotGathered> {
-        if untrusted.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
-            return_token(&Body::Untrusted(untrusted), context);
-            return Ok(Body::Empty);
+    ) -> Result<(), NotGathered> {
+        let Body::Untrusted(untrusted) = step.body else {
+            return Ok(());
+        };
+        if untrusted.metadata_bytes == 0 && !step.parts.contains(Parts::MESSAGE) {
+            return_token(&step.body, context);
+            step.body = Body::Empty;
+            return Ok(());
         }
         if copying.message_bytes_max <= self.front_longer_than {
-            return Err(NotGathered::LongerThanNow(untrusted));
+            return Err(NotGathered::LongerThanNow);
         }
         let mut buffer = context.buffers.take();
-        match self.gather_into(untrusted, parts, message, copying, &mut buffer) {
-            Ok(message_bytes) => {
-                if self.charge(&mut buffer, message_bytes) {
-                    copying.message_bytes_max = self.message_bytes_now(context);
-                }
-                let mut token = untrusted.token;
-                if buffer.foreign.is_empty() && token != 0 {
-                    // All of it was copied: the app has its memory back already.
-                    context.sent.push(token);
-                    token = 0;
-                }
-                Ok(Body::Gathered(Gathered {
-                    buffer,
-                    metadata_bytes: untrusted.metadata_bytes,
-                    message_bytes,
-                    token,
-                }))
-            }
+        let message_bytes = match self.gather_into(untrusted, step.parts, message, copying, &mut buffer) {
+            Ok(message_bytes) => message_bytes,
             Err(not_gathered) => {
                 context.buffers.give(buffer);
-                if let NotGathered::Failed(_) = not_gathered {
-                    return_token(&Body::Untrusted(untrusted), context);
-                }
-                Err(not_gathered)
+                return Err(not_gathered);
             }
+        };
+        if self.charge(&mut buffer, message_bytes) {
+            copying.message_bytes_max = self.message_bytes_now(context);
         }
+        let mut token = untrusted.token;
+        if buffer.foreign.is_empty() && token != 0 {
+            // All of it was copied: the app has its memory back already.
+            context.sent.push(token);
+            token = 0;
+        }
+        step.body = Body::Gathered(Gathered {
+            buffer,
+            metadata_bytes: untrusted.metadata_bytes,
+            message_bytes,
+            token,
+        });
+        Ok(())
     }
 
     /// Counts a buffer in the connection's share, unless it is small; says whether it did. What the buffer names of the
@@ -307,7 +302,7 @@ impl Frontend {
             Ok(message_bytes) => Ok(message_bytes),
             Err(GatherError::Message(MessageError::TooLong { max })) if max < self.message_bytes_limit() => {
                 self.front_longer_than = max;
-                Err(NotGathered::LongerThanNow(untrusted))
+                Err(NotGathered::LongerThanNow)
             }
             Err(error) => failed(error.into()),
         }

@@ -221,7 +221,9 @@ impl Waiter {
             if waiting.role.enter() {
                 // Others wait, perhaps on this executor. A task whose calls end while it spins would else begin one
                 // after the other within one poll, and they would never run.
-                context.waker().wake_by_ref();
+                if self.take_role() {
+                    context.waker().wake_by_ref();
+                }
                 return Next::Return;
             }
         }
