@@ -51,7 +51,7 @@ fn subject() -> &'static Subject {
         };
         Subject {
             scope: Scope::new(&datapath_context, &datapath_context.methods[0], Arc::new(lists)),
-            native: body.buffer.bytes,
+            native: body.buffer.into_parts().bytes,
             datapath_context,
         }
     })

@@ -1,5 +1,7 @@
 //! Private buffers, reused so that the data path does not allocate.
 
+use std::ops::{Deref, DerefMut};
+
 use crate::{ForeignBytes, Nanos, PrivateCharge};
 
 /// Buffers that a pool keeps, at most; those beyond are freed.
@@ -17,9 +19,14 @@ const FRAMES_POOLED_MAX: usize = 64;
 /// Bytes of messages that a runtime copies in one round before none but small ones are copied.
 const ROUND_COPY_BYTES_MAX: u64 = 4 << 20;
 
-/// A private buffer: bytes, and ranges of foreign memory that continue them.
+/// A private buffer: bytes, and ranges of foreign memory that continue them. It is one word, as messages are moved from
+/// queue to queue. A new one takes memory, even if it is empty.
 #[derive(Debug, Default)]
-pub struct Buffer {
+pub struct Buffer(Box<BufferParts>);
+
+/// What a [`Buffer`] has.
+#[derive(Debug, Default)]
+pub struct BufferParts {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// Foreign ranges; empty but in outbound messages with large leaves.
@@ -32,28 +39,93 @@ impl Buffer {
     /// An empty buffer with room for so many bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Buffer {
-        Buffer {
-            bytes: Vec::with_capacity(bytes),
-            ..Buffer::default()
-        }
+        Buffer::from(Vec::with_capacity(bytes))
+    }
+
+    /// What it has, for one that keeps a part of that.
+    #[must_use]
+    pub fn into_parts(self) -> BufferParts {
+        *self.0
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Buffer {
+        Buffer(Box::new(BufferParts {
+            bytes,
+            ..BufferParts::default()
+        }))
+    }
+}
+
+impl Deref for Buffer {
+    type Target = BufferParts;
+
+    fn deref(&self) -> &BufferParts {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut BufferParts {
+        &mut self.0
     }
 }
 
 /// The buffers of one runtime thread, and what it has copied in its round.
 #[derive(Debug, Default)]
 pub struct BufferPool {
-    free: SpareBuffers,
-    frames: SpareBuffers,
+    free: SpareMemory<Buffer>,
+    frames: SpareMemory<Vec<u8>>,
     /// The time of the round in which [`BufferPool::note_copied`] was told last.
     copied_at: Nanos,
     copied_bytes: u64,
 }
 
-/// Buffers that wait for their next use.
-#[derive(Debug, Default)]
-struct SpareBuffers {
-    buffers: Vec<Buffer>,
+/// Memory that waits for its next use.
+#[derive(Debug)]
+struct SpareMemory<T> {
+    kept: Vec<T>,
     bytes: usize,
+}
+
+impl<T> Default for SpareMemory<T> {
+    fn default() -> SpareMemory<T> {
+        SpareMemory {
+            kept: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
+/// Memory that can be used again.
+trait ReusableMemory {
+    fn capacity_bytes(&self) -> usize;
+
+    /// Forgets what is in it, and in whose share it counts.
+    fn empty(&mut self);
+}
+
+impl ReusableMemory for Vec<u8> {
+    fn capacity_bytes(&self) -> usize {
+        self.capacity()
+    }
+
+    fn empty(&mut self) {
+        self.clear();
+    }
+}
+
+impl ReusableMemory for Buffer {
+    fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    fn empty(&mut self) {
+        self.bytes.clear();
+        self.foreign.clear();
+        self.charge = None;
+    }
 }
 
 impl BufferPool {
@@ -70,17 +142,17 @@ impl BufferPool {
             .unwrap_or_else(|| Buffer::with_capacity(FRESH_BYTES))
     }
 
-    /// An empty buffer for the frames of many messages. These are few and grow large, so they are kept apart.
+    /// Empty memory for the frames of many messages. There are few of these and they grow large, so they are kept apart.
     #[must_use]
-    pub fn take_for_frames(&mut self) -> Buffer {
+    pub fn take_for_frames(&mut self) -> Vec<u8> {
         self.frames
             .take()
-            .unwrap_or_else(|| Buffer::with_capacity(FRAMES_FRESH_BYTES))
+            .unwrap_or_else(|| Vec::with_capacity(FRAMES_FRESH_BYTES))
     }
 
-    /// Gives a buffer of [`BufferPool::take_for_frames`] back.
-    pub fn give_for_frames(&mut self, buffer: Buffer) {
-        self.frames.give(buffer, FRAMES_POOLED_MAX);
+    /// Gives the memory of [`BufferPool::take_for_frames`] back.
+    pub fn give_for_frames(&mut self, frames: Vec<u8>) {
+        self.frames.give(frames, FRAMES_POOLED_MAX);
     }
 
     /// Gives a buffer back. (One that is only dropped is freed; that is correct, but allocates again later.)
@@ -104,22 +176,20 @@ impl BufferPool {
     }
 }
 
-impl SpareBuffers {
-    fn take(&mut self) -> Option<Buffer> {
-        let buffer = self.buffers.pop()?;
-        self.bytes -= buffer.bytes.capacity();
-        Some(buffer)
+impl<T: ReusableMemory> SpareMemory<T> {
+    fn take(&mut self) -> Option<T> {
+        let spare = self.kept.pop()?;
+        self.bytes -= spare.capacity_bytes();
+        Some(spare)
     }
 
-    fn give(&mut self, mut buffer: Buffer, buffers_max: usize) {
-        let capacity = buffer.bytes.capacity();
-        let has_room = self.buffers.len() < buffers_max && self.bytes + capacity <= POOL_BYTES_MAX;
-        if has_room && capacity <= POOLED_BYTES_MAX {
-            buffer.bytes.clear();
-            buffer.foreign.clear();
-            buffer.charge = None;
-            self.bytes += capacity;
-            self.buffers.push(buffer);
+    fn give(&mut self, mut spare: T, kept_max: usize) {
+        let bytes = spare.capacity_bytes();
+        let has_room = self.kept.len() < kept_max && self.bytes + bytes <= POOL_BYTES_MAX;
+        if has_room && bytes <= POOLED_BYTES_MAX {
+            spare.empty();
+            self.bytes += bytes;
+            self.kept.push(spare);
         }
     }
 }
@@ -144,7 +214,7 @@ mod tests {
         pool.give(Buffer::with_capacity(POOLED_BYTES_MAX + 1));
         assert!(
             pool.free
-                .buffers
+                .kept
                 .iter()
                 .all(|kept| kept.bytes.capacity() <= POOLED_BYTES_MAX)
         );

@@ -126,12 +126,8 @@ impl EncodedBody {
         let charge = self.buffer.charge.as_ref();
         let charge = charge.map(|charge| charge.another(bytes.capacity() as u64));
         if let Some(compression) = &mut self.compression {
-            let plain = Buffer {
-                bytes,
-                charge,
-                ..Buffer::default()
-            };
-            compression.plain = Some(plain);
+            let plain = compression.plain.insert(Buffer::from(bytes));
+            plain.charge = charge;
         }
         Ok(PlainCopy::Made)
     }

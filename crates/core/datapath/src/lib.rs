@@ -21,7 +21,7 @@ mod queue;
 mod state;
 mod step_state;
 
-pub use buffer::{Buffer, BufferPool};
+pub use buffer::{Buffer, BufferParts, BufferPool};
 pub use call_map::{CallHash, CallHasher, CallMap};
 pub use call_table::CallTable;
 pub use connection_signals::{ConnectionEnd, ConnectionSignals};

@@ -199,9 +199,10 @@ mod tests {
             PrivateBytes::of_connection(&attachment),
         );
         let held = || [&one, &other, &attachment, &node].map(|share| share.held());
-        let charged = |share: &Arc<PrivateBytes>, bytes| Buffer {
-            charge: Some(share.charge(bytes)),
-            ..Buffer::default()
+        let charged = |share: &Arc<PrivateBytes>, bytes| {
+            let mut buffer = Buffer::default();
+            buffer.charge = Some(share.charge(bytes));
+            buffer
         };
         let (first, second) = (charged(&one, 5000), charged(&other, 300));
         assert_eq!(held(), [5000, 300, 5300, 5300]);

@@ -286,10 +286,7 @@ impl Buffer {
             form::KEPT => true,
             other => return Err(fields.damaged(format!("a buffer of the unknown form {other}"))),
         };
-        let mut buffer = Buffer {
-            bytes: fields.run()?.to_vec(),
-            ..Buffer::default()
-        };
+        let mut buffer = Buffer::from(fields.run()?.to_vec());
         if kept {
             for _ in 0..fields.count(RANGES_MAX)? {
                 let number = fields.u32()?;

@@ -114,11 +114,8 @@ fn gathered() -> impl Strategy<Value = Body> {
         let offset = message_offset(metadata_bytes);
         let mut bytes = vec![5; offset];
         bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
-        let buffer = Buffer {
-            bytes,
-            foreign: leaves.iter().map(|(at, bytes)| foreign(*at, *bytes)).collect(),
-            ..Buffer::default()
-        };
+        let mut buffer = Buffer::from(bytes);
+        buffer.foreign = leaves.iter().map(|(at, bytes)| foreign(*at, *bytes)).collect();
         let message_bytes = (linear(&buffer).len() - offset) as u32;
         Body::Gathered(Gathered {
             buffer,
@@ -157,10 +154,7 @@ fn body() -> impl Strategy<Value = Body> {
             let mut bytes = vec![1; message_offset(metadata_bytes)];
             bytes.extend_from_slice(&message);
             Body::Encoded(EncodedBody::plain(
-                Buffer {
-                    bytes,
-                    ..Buffer::default()
-                },
+                Buffer::from(bytes),
                 metadata_bytes,
                 message.len() as u32,
             ))

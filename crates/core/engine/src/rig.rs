@@ -182,10 +182,7 @@ impl Service {
             )
             .expect("the message is one of the schema");
         let body = Body::Gathered(Gathered {
-            buffer: provost_datapath::Buffer {
-                bytes,
-                ..provost_datapath::Buffer::default()
-            },
+            buffer: provost_datapath::Buffer::from(bytes),
             metadata_bytes: 0,
             message_bytes,
             token: 0,

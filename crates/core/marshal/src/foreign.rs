@@ -116,12 +116,13 @@ pub fn copy_foreign(range: &ForeignBytes, out: &mut Vec<u8>) {
 /// Copies the large leaves of a gathered message behind its head, so that the buffer holds the whole linear message and
 /// what is read of it is what is sent.
 pub fn linearize(buffer: &mut Buffer) {
-    let Buffer { bytes, foreign, .. } = buffer;
-    for leaf in foreign.iter() {
-        bytes.resize(bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
-        copy_foreign(leaf, bytes);
+    let parts = &mut **buffer;
+    for leaf in &parts.foreign {
+        let aligned = parts.bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES);
+        parts.bytes.resize(aligned, 0);
+        copy_foreign(leaf, &mut parts.bytes);
     }
-    foreign.clear();
+    parts.foreign.clear();
 }
 
 /// Fills `to`, which must be as long as the range, from a range of foreign memory that begins at a multiple of 8, as

@@ -80,7 +80,13 @@ impl OutBody {
     /// Takes a step's body; what is wrong with one that cannot be sent is for the app's ears.
     pub(crate) fn new(body: Body, parts: Parts, context: &mut Context<'_>) -> Result<OutBody, &'static str> {
         let mut body = match body {
-            Body::Empty => OutBody::default(),
+            Body::Empty => OutBody {
+                buffer: context.buffers.take(),
+                metadata_bytes: 0,
+                message_bytes: 0,
+                encoding: MessageEncoding::Identity,
+                token: 0,
+            },
             Body::Gathered(gathered) => OutBody {
                 buffer: gathered.buffer,
                 metadata_bytes: gathered.metadata_bytes,
@@ -233,7 +239,7 @@ pub(crate) struct SendHalf {
     segments: VecDeque<FramedMemory>,
     /// Bytes of the first segment that are sent.
     front_sent: usize,
-    staging: Buffer,
+    staging: Vec<u8>,
     staging_sent: usize,
     waiting_steps: usize,
     waiting_private_bytes: usize,
@@ -257,7 +263,7 @@ impl SendHalf {
             stale: 0,
             segments: VecDeque::new(),
             front_sent: 0,
-            staging: Buffer::default(),
+            staging: Vec::new(),
             staging_sent: 0,
             waiting_steps: 0,
             waiting_private_bytes: 0,
@@ -507,7 +513,7 @@ impl SendHalf {
 
     /// A round: control frames, steps that fit one frame, one chunk.
     fn round(&mut self, calls: &mut OpenCalls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
-        if self.staging.bytes.capacity() == 0 {
+        if self.staging.capacity() == 0 {
             self.staging = context.buffers.take_for_frames();
         }
         let mut bytes = 0;
@@ -532,7 +538,7 @@ impl SendHalf {
         calls: &mut OpenCalls,
         context: &mut Context<'_>,
     ) -> usize {
-        let before = self.staging.bytes.len();
+        let before = self.staging.len();
         match control {
             ControlFrame::Window { slot, wire } => {
                 let Some(call) = calls.same_mut(slot, wire) else {
@@ -571,12 +577,12 @@ impl SendHalf {
                 self.stage(header, &text);
             }
         }
-        self.staging.bytes.len() - before
+        self.staging.len() - before
     }
 
     fn stage(&mut self, header: FrameHeader, body: &[u8]) {
-        self.staging.bytes.extend_from_slice(header.as_bytes());
-        self.staging.bytes.extend_from_slice(body);
+        self.staging.extend_from_slice(header.as_bytes());
+        self.staging.extend_from_slice(body);
         let length = (HEADER_BYTES + body.len()) as u32;
         match self.segments.back_mut() {
             Some(FramedMemory::Staged(staged)) => *staged += length,
@@ -634,9 +640,8 @@ impl SendHalf {
         let private = step.body.buffer.bytes.len();
         if length <= STAGED_BODY_BYTES_MAX && from + length <= private {
             step.at.body += length;
-            self.staging.bytes.extend_from_slice(header.as_bytes());
+            self.staging.extend_from_slice(header.as_bytes());
             self.staging
-                .bytes
                 .extend_from_slice(&step.body.buffer.bytes[from..from + length]);
             let length = (HEADER_BYTES + length) as u32;
             match self.segments.back_mut() {
@@ -736,7 +741,7 @@ impl SendHalf {
                 let from = staged_at;
                 // The front's sent bytes are in `staging_sent` already.
                 staged_at += *length as usize - skipped;
-                return self.staging.bytes.get(from..staged_at).map(Piece::Private);
+                return self.staging.get(from..staged_at).map(Piece::Private);
             }
             self.piece(segment, skipped)
         })
@@ -792,7 +797,7 @@ impl SendHalf {
 
     fn release_staging(&mut self, context: &mut Context<'_>) {
         self.staging_sent = 0;
-        if self.staging.bytes.capacity() > 0 {
+        if self.staging.capacity() > 0 {
             context.buffers.give_for_frames(std::mem::take(&mut self.staging));
         }
     }

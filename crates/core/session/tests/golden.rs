@@ -48,10 +48,7 @@ fn body(entries: &[(&str, &[u8])], message: &[u8]) -> Body {
     let metadata_bytes = bytes.len() as u32;
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend_from_slice(message);
-    let buffer = provost_datapath::Buffer {
-        bytes,
-        ..provost_datapath::Buffer::default()
-    };
+    let buffer = provost_datapath::Buffer::from(bytes);
     Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, message.len() as u32))
 }
 

@@ -45,7 +45,7 @@ pub fn sealed(input: &[u8]) {
             return;
         }
     }
-    let sealed = client.output.bytes.clone();
+    let sealed = client.output.clone();
     take_in(&mut server, &sealed);
     take_in(&mut client, &sealed);
 }

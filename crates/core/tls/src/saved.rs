@@ -21,7 +21,7 @@ impl TlsSession {
         out.run(&self.input.bytes[self.input.sealed_at..self.input.end]);
         out.run(&self.message);
         out.u8(self.empty_records);
-        out.run(self.output.bytes.get(self.output_sent..).unwrap_or_default());
+        out.run(self.output.get(self.output_sent..).unwrap_or_default());
         out.flag(self.key_update_due);
         out.flag(self.peer_closed);
         out.flag(self.closed);
@@ -46,7 +46,7 @@ impl TlsSession {
         if session.message.len() > MESSAGE_BYTES_MAX || session.empty_records > EMPTY_RECORDS_MAX {
             return Err(fields.damaged("a TLS message is too long"));
         }
-        session.output.bytes = fields.run()?.to_vec();
+        session.output = fields.run()?.to_vec();
         session.key_update_due = fields.flag()?;
         session.peer_closed = fields.flag()?;
         session.closed = fields.flag()?;

@@ -8,7 +8,7 @@
 //! pieces ─► seal() ─► output() ─► socket          socket ─► space(), came() ─► read() ─► plaintext
 //! ```
 
-use provost_datapath::{Buffer, BufferPool, ForeignBytes};
+use provost_datapath::{BufferPool, ForeignBytes};
 use provost_marshal::copy_foreign;
 use provost_session::Piece;
 use rustls::AlertDescription;
@@ -58,7 +58,7 @@ pub struct TlsSession {
     pub(super) message: Vec<u8>,
     pub(super) empty_records: u8,
     /// Sealed records; what of them was sent.
-    pub(super) output: Buffer,
+    pub(super) output: Vec<u8>,
     pub(super) output_sent: usize,
     /// Whether the peer waits for this end's keys to change too.
     pub(super) key_update_due: bool,
@@ -123,7 +123,7 @@ impl TlsSession {
             input: Input::default(),
             message: Vec::new(),
             empty_records: 0,
-            output: Buffer::default(),
+            output: Vec::new(),
             output_sent: 0,
             key_update_due: false,
             peer_closed: false,
@@ -136,19 +136,19 @@ impl TlsSession {
 impl TlsSession {
     /// Whether records wait for the socket.
     pub fn wants_write(&self) -> bool {
-        self.output_sent < self.output.bytes.len() || self.key_update_due
+        self.output_sent < self.output.len() || self.key_update_due
     }
 
     /// The records that wait for the socket.
     pub fn output(&mut self, buffers: &mut BufferPool) -> Result<&[u8], TlsFault> {
         self.update_keys_if_due(buffers)?;
-        Ok(self.output.bytes.get(self.output_sent..).unwrap_or_default())
+        Ok(self.output.get(self.output_sent..).unwrap_or_default())
     }
 
     /// Counts bytes of [`TlsSession::output`] that were sent.
     pub fn sent(&mut self, bytes: usize, buffers: &mut BufferPool) {
         self.output_sent += bytes;
-        if self.output_sent >= self.output.bytes.len() {
+        if self.output_sent >= self.output.len() {
             self.output_sent = 0;
             buffers.give_for_frames(std::mem::take(&mut self.output));
         }
@@ -168,12 +168,12 @@ impl TlsSession {
             while from < piece_bytes(&piece) {
                 let at = match record {
                     Some(at) => at,
-                    None if self.output.bytes.len() >= OUTPUT_BYTES_MAX => return Ok(sealed),
+                    None if self.output.len() >= OUTPUT_BYTES_MAX => return Ok(sealed),
                     None => *record.insert(self.begin_record(buffers)),
                 };
-                let room = TEXT_BYTES_MAX - (self.output.bytes.len() - at - HEADER_BYTES);
+                let room = TEXT_BYTES_MAX - (self.output.len() - at - HEADER_BYTES);
                 let length = room.min(piece_bytes(&piece) - from);
-                append_piece(&piece, from, length, &mut self.output.bytes);
+                append_piece(&piece, from, length, &mut self.output);
                 (from, sealed) = (from + length, sealed + length);
                 if length == room {
                     self.end_record(at, content::APPLICATION_DATA)?;
@@ -223,28 +223,28 @@ impl TlsSession {
 
     pub(super) fn put(&mut self, content: u8, text: &[u8], buffers: &mut BufferPool) -> Result<(), TlsFault> {
         let at = self.begin_record(buffers);
-        self.output.bytes.extend_from_slice(text);
+        self.output.extend_from_slice(text);
         self.end_record(at, content)
     }
 
     /// Makes room for a header; the text is appended behind it.
     fn begin_record(&mut self, buffers: &mut BufferPool) -> usize {
-        if self.output.bytes.capacity() == 0 {
+        if self.output.capacity() == 0 {
             self.output = buffers.take_for_frames();
         }
-        let at = self.output.bytes.len();
-        self.output.bytes.extend_from_slice(&[0; HEADER_BYTES]);
+        let at = self.output.len();
+        self.output.extend_from_slice(&[0; HEADER_BYTES]);
         at
     }
 
     fn end_record(&mut self, at: usize, content: u8) -> Result<(), TlsFault> {
-        self.output.bytes.push(content);
-        let record = self.output.bytes.get_mut(at..).ok_or(SEALING)?;
+        self.output.push(content);
+        let record = self.output.get_mut(at..).ok_or(SEALING)?;
         let (header, text) = record.split_first_chunk_mut::<HEADER_BYTES>().ok_or(SEALING)?;
         let [high, low] = ((text.len() + TAG_BYTES) as u16).to_be_bytes();
         *header = [content::APPLICATION_DATA, 3, 3, high, low];
         let tag = self.tx.seal(header, text).map_err(|_| SEALING)?;
-        self.output.bytes.extend_from_slice(tag.as_ref());
+        self.output.extend_from_slice(tag.as_ref());
         Ok(())
     }
 }

@@ -319,7 +319,7 @@ impl<S: Read + Write> TlsStream<S> {
         let LibraryRecords { tls, secrets, .. } = *library;
         let session = session_of(tls, &secrets);
         let mut session = session.map_err(|error| self.broken(error.to_string()))?;
-        session.output.bytes = unsent;
+        session.output = unsent;
         self.input.give_to(&mut session);
         self.records = StreamRecords::Own(Box::new(session));
         Ok(())

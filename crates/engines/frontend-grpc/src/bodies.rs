@@ -47,10 +47,7 @@ pub(crate) fn protobuf_body(
         Some(RequestMessage { bytes, compression }) if metadata.is_empty() => EncodedBody {
             metadata_bytes: 0,
             message_bytes: bytes.len() as u32,
-            buffer: Buffer {
-                bytes,
-                ..Buffer::default()
-            },
+            buffer: Buffer::from(bytes),
             compression,
         },
         Some(RequestMessage { bytes, compression }) => EncodedBody {
@@ -76,7 +73,7 @@ pub(crate) fn message_of(body: EncodedBody) -> ReplyMessage {
     } = body;
     let from = message_offset(metadata_bytes);
     let to = from + message_bytes as usize;
-    let mut bytes = buffer.bytes;
+    let mut bytes = buffer.into_parts().bytes;
     // The first engine has seen that the lengths add up.
     bytes.truncate(to);
     if bytes.capacity().saturating_sub(message_bytes as usize) > SPARE_BYTES_MAX {

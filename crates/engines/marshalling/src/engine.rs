@@ -10,8 +10,6 @@ use provost_marshal::{Scratch, Tables};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::BLOCK_ALIGN_BYTES;
-use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::calls::MarshalledCalls;
 use crate::convert::{ConversionFailure, ConversionTables, to_private};
@@ -378,17 +376,5 @@ fn message_bytes(body: &Body) -> u64 {
 
 /// A step that ends a call and says why.
 fn cancel(refused: &RefusedStep, code: Code, context: &mut Context<'_>) -> Step {
-    let mut step = Step::cancel(refused.call, code);
-    let mut buffer = context.buffers.take();
-    let reason = refused.failure.to_string();
-    if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, reason.as_bytes()).is_err() {
-        context.buffers.give(buffer);
-        return step;
-    }
-    let metadata_bytes = buffer.bytes.len() as u32;
-    buffer
-        .bytes
-        .resize(buffer.bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
-    step.body = Body::Encoded(EncodedBody::plain(buffer, metadata_bytes, 0));
-    step
+    Step::cancel_because(refused.call, code, &refused.failure.to_string(), context.buffers)
 }

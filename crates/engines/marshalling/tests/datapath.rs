@@ -240,10 +240,7 @@ fn joined(metadata: &[u8], message: &[u8]) -> Vec<u8> {
 
 fn gathered(metadata: &[u8], message: &[u8]) -> Body {
     Body::Gathered(Gathered {
-        buffer: Buffer {
-            bytes: joined(metadata, message),
-            ..Buffer::default()
-        },
+        buffer: Buffer::from(joined(metadata, message)),
         metadata_bytes: metadata.len() as u32,
         message_bytes: message.len() as u32,
         token: TOKEN,
@@ -380,11 +377,8 @@ fn the_leaves_of_a_message_are_encoded_with_it() {
     let mut head = vec![0; 16];
     head[0] = 2;
     head[4..8].copy_from_slice(&4095u32.to_le_bytes());
-    let buffer = Buffer {
-        bytes: head,
-        foreign: vec![ForeignBytes::new(address, 4095, Arc::new(Static))],
-        ..Buffer::default()
-    };
+    let mut buffer = Buffer::from(head);
+    buffer.foreign = vec![ForeignBytes::new(address, 4095, Arc::new(Static))];
     let body = Gathered {
         buffer,
         metadata_bytes: 0,
@@ -440,14 +434,7 @@ fn malformed_and_empty_protobuf_are_told_apart() {
         panic!("it passes")
     };
     assert_eq!(body.message_bytes, 8);
-    let body = EncodedBody::plain(
-        Buffer {
-            bytes: vec![0x0a, 9],
-            ..Buffer::default()
-        },
-        0,
-        2,
-    );
+    let body = EncodedBody::plain(Buffer::from(vec![0x0a, 9]), 0, 2);
     rig.rx(Step {
         body: Body::Encoded(body),
         ..Step::new(1, Parts::MESSAGE)
@@ -559,7 +546,7 @@ fn bytes_of(step: Option<Step>) -> Vec<u8> {
     let Some(Body::Encoded(body)) = step.map(|step| step.body) else {
         panic!("it passes as protobuf");
     };
-    body.buffer.bytes
+    body.buffer.into_parts().bytes
 }
 
 /// No message of the schema: unknown fields, out of order, and a record that ends in its midst.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    BufferPool, EncodedBody, FieldReader, FieldWriter, PrivateBytes, PrivateCharge, RestoreError, SavedField,
-    message_offset,
+    BufferParts, BufferPool, EncodedBody, FieldReader, FieldWriter, PrivateBytes, PrivateCharge,
+    RestoreError, SavedField, message_offset,
 };
 use provost_grpc::{CompressionFault, MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
@@ -142,7 +142,9 @@ impl MessageChunk {
             compression: _,
         } = body;
         let from = message_offset(metadata_bytes);
-        let mut bytes = buffer.bytes;
+        let BufferParts {
+            mut bytes, charge, ..
+        } = buffer.into_parts();
         let to = from + message_bytes as usize;
         if bytes.len() < to {
             return None;
@@ -151,7 +153,7 @@ impl MessageChunk {
         Some(MessageChunk::Whole(Arc::new(MessageBytes {
             bytes,
             from,
-            charge: buffer.charge,
+            charge,
         })))
     }
 

@@ -366,10 +366,7 @@ fn body_of(block: &[u8], message: ResponseMessage, buffers: &mut BufferPool) -> 
     let body = match (block, bytes.len()) {
         ([], 0) => return Body::Empty,
         ([], message_bytes) => {
-            let buffer = Buffer {
-                bytes,
-                ..Buffer::default()
-            };
+            let buffer = Buffer::from(bytes);
             EncodedBody::plain(buffer, 0, message_bytes as u32)
         }
         _ => EncodedBody::of(block, &bytes, buffers.take()),

@@ -247,10 +247,7 @@ impl PartialStep {
                 if bytes.len() != partial.filled as usize {
                     return Err(fields.damaged("a message that is coming in is not as long as it has come"));
                 }
-                partial.into = BodyTarget::Private(Buffer {
-                    bytes,
-                    ..Buffer::default()
-                });
+                partial.into = BodyTarget::Private(Buffer::from(bytes));
                 partial.total
             }
             other => {

@@ -132,7 +132,7 @@ impl SendHalf {
             return Err(fields.damaged(format!("{} bytes of frames wait", frames.len())));
         }
         if !frames.is_empty() {
-            self.staging.bytes = frames.to_vec();
+            self.staging = frames.to_vec();
             self.segments.push_back(FramedMemory::Staged(frames.len() as u32));
         }
         Ok(())

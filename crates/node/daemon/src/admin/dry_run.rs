@@ -263,10 +263,7 @@ impl Stage {
                 Body::Encoded(EncodedBody::of(&sampled.metadata, &sampled.message, buffer))
             }
             (false, true) => Body::Gathered(Gathered {
-                buffer: Buffer {
-                    bytes,
-                    ..Buffer::default()
-                },
+                buffer: Buffer::from(bytes),
                 metadata_bytes,
                 message_bytes,
                 token: 0,

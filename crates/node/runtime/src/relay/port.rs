@@ -379,13 +379,10 @@ impl RelayPort {
         bytes.resize(end, 0);
         let metadata_bytes = strip_reserved(&mut bytes, body.metadata_bytes, parts);
         let held = bytes.capacity() as u64;
-        let charge = (held > UNCOUNTED_BYTES_MAX).then(|| self.parts.share.charge(held));
+        let mut buffer = Buffer::from(bytes);
+        buffer.charge = (held > UNCOUNTED_BYTES_MAX).then(|| self.parts.share.charge(held));
         Some(Gathered {
-            buffer: Buffer {
-                bytes,
-                foreign: Vec::new(),
-                charge,
-            },
+            buffer,
             metadata_bytes,
             message_bytes: body.message_bytes,
             token: 0,
