@@ -197,7 +197,9 @@ fn whole_request<Req: Message>(
     request: Request<impl Payload<Req>>,
 ) -> Result<(OutgoingMessage, CallLimits), Status> {
     let (message, metadata, limits) = request.into_parts();
-    Ok((message.into_outgoing()?.with_metadata(&metadata)?, limits))
+    let mut outgoing = message.into_outgoing()?;
+    outgoing.set_metadata(&metadata)?;
+    Ok((outgoing, limits))
 }
 
 async fn begin_stream(
@@ -209,7 +211,7 @@ async fn begin_stream(
     if let Some(transport) = channel.transport() {
         return LinkedStream::begin(transport, (method, metadata), limits).map(StreamCall::Linked);
     }
-    let outgoing = OutgoingMessage::default().with_metadata(&metadata)?;
+    let outgoing = OutgoingMessage::of_metadata(&metadata)?;
     channel
         .begin(method, Parts::BEGIN, outgoing, limits)
         .await

@@ -230,11 +230,14 @@ impl OpenCalls {
         slot
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> Option<OpenCall> {
-        let call = self.slots.get_mut(slot as usize)?.take()?;
-        self.index.remove(&call.id);
-        self.free.push(slot);
-        Some(call)
+    pub(crate) fn remove(&mut self, slot: u32) {
+        if let Some(place) = self.slots.get_mut(slot as usize)
+            && let Some(call) = place
+        {
+            self.index.remove(&call.id);
+            self.free.push(slot);
+            *place = None;
+        }
     }
 }
 

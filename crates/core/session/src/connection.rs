@@ -307,8 +307,9 @@ impl Connection {
     /// Forgets a call and all that belongs to it.
     pub(crate) fn drop_call(&mut self, slot: u32, context: &mut Context<'_>) {
         self.drop_partial(slot, context);
-        if let Some(mut call) = self.calls.remove(slot) {
-            self.outgoing.forget(&mut call, context);
+        if let Some(call) = self.calls.get_mut(slot) {
+            self.outgoing.forget(call, context);
+            self.calls.remove(slot);
             self.outgoing.sweep(&mut self.calls);
         }
     }

@@ -666,28 +666,21 @@ impl Connection {
         let Some(call) = self.calls.get_mut(slot) else {
             return Ok(());
         };
-        if let Some(partial) = &mut call.partial
-            && let Err(error) = check_metadata(call.wire, partial, context)
-        {
-            return Err(error);
-        }
-        let Some(mut partial) = call.partial.take() else {
+        let Some(partial) = &mut call.partial else {
             return Ok(());
         };
-        self.parser.end_whole(&mut partial);
-        let id = call.id;
+        check_metadata(call.wire, partial, context)?;
+        self.parser.end_whole(partial);
         let ends = partial.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let tell = partial.parts != Parts::CANCEL || call.announced;
+        let step = take_step(call.id, partial, self.limits.message_bytes_max);
+        call.partial = None;
         call.announced = true;
-        let step = into_step(id, partial, self.limits.message_bytes_max);
         if tell {
-            self.inbox.push_back(step)
-        } else {
+            self.inbox.push_back(step);
+        } else if let Body::Encoded(body) = step.body {
             // The call had not come in whole, so the app has never heard of it.
-
-            if let Body::Encoded(body) = step.body {
-                context.buffers.give(body.buffer);
-            }
+            context.buffers.give(body.buffer);
         }
         if ends {
             self.drop_call(slot, context);
@@ -759,15 +752,15 @@ fn check_metadata(
     metadata::check(block).map_err(|error| ProtocolError::Metadata { call, error })
 }
 
-/// A step that has come. What it brings compressed may have so many bytes without that.
-fn into_step(id: u64, partial: PartialStep, plain_bytes_max: u32) -> Step {
+/// A step that has come, without its place. What it brings compressed may have so many bytes without that.
+fn take_step(id: u64, partial: &mut PartialStep, plain_bytes_max: u32) -> Step {
     let PartialStep {
         metadata_bytes,
         message_bytes,
         encoding,
         ..
-    } = partial;
-    let body = match partial.into {
+    } = *partial;
+    let body = match std::mem::replace(&mut partial.into, BodyTarget::Nowhere) {
         BodyTarget::Nowhere => Body::Empty,
         BodyTarget::Block(block) => Body::Received(ReceivedBody {
             added: None,

@@ -278,25 +278,26 @@ impl Frontend {
         if !parts.contains(Parts::MESSAGE) {
             return Ok(0);
         }
-        let mut leaves = LEAVES.take();
-        leaves.clear();
-        leaves.reserve_exact(GATHER_SEGMENTS_MAX);
-        let gathering = self.parts.tables.gather_counted(
-            message,
-            untrusted.root,
-            source,
-            &mut buffer.bytes,
-            &mut leaves,
-            copying.message_bytes_max,
-        );
-        if gathering.outcome.is_ok() {
-            let keepalive = self.parts.send_heap.keepalive();
-            let foreign = leaves
-                .iter()
-                .map(|leaf| ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive)));
-            buffer.foreign.extend(foreign);
-        }
-        LEAVES.set(leaves);
+        let gathering = LEAVES.with_borrow_mut(|leaves| {
+            leaves.clear();
+            leaves.reserve_exact(GATHER_SEGMENTS_MAX);
+            let gathering = self.parts.tables.gather_counted(
+                message,
+                untrusted.root,
+                source,
+                &mut buffer.bytes,
+                leaves,
+                copying.message_bytes_max,
+            );
+            if gathering.outcome.is_ok() {
+                let keepalive = self.parts.send_heap.keepalive();
+                let foreign = leaves
+                    .iter()
+                    .map(|leaf| ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive)));
+                buffer.foreign.extend(foreign);
+            }
+            gathering
+        });
         copying.copied_bytes += gathering.copied_bytes;
         match gathering.outcome {
             Ok(message_bytes) => Ok(message_bytes),

@@ -51,12 +51,19 @@ impl OutgoingMessage {
         }
     }
 
-    /// The same with metadata beside it.
-    pub(crate) fn with_metadata(mut self, metadata: &MetadataMap) -> Result<OutgoingMessage, HeapFull> {
+    /// Metadata without a message.
+    pub(crate) fn of_metadata(metadata: &MetadataMap) -> Result<OutgoingMessage, HeapFull> {
+        let mut outgoing = OutgoingMessage::default();
+        outgoing.set_metadata(metadata)?;
+        Ok(outgoing)
+    }
+
+    /// Has metadata beside the message.
+    pub(crate) fn set_metadata(&mut self, metadata: &MetadataMap) -> Result<(), HeapFull> {
         if !metadata.is_empty() {
             self.metadata = Bytes::try_from_slice(metadata.as_block())?;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The same with a metadata block that may hold reserved keys.

@@ -167,7 +167,7 @@ impl ManagedCall {
     }
 
     /// Answers with one message, or with an error.
-    pub(crate) async fn answer<Resp: Message>(self, result: Result<Response<Resp>, Status>) {
+    pub(crate) async fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
         let result = match result {
             Ok(response) => self.send_response(response).await,
             Err(status) => Err(status),
@@ -181,7 +181,8 @@ impl ManagedCall {
         response: Response<Resp>,
     ) -> Result<Option<OutgoingMessage>, Status> {
         let (message, metadata, trailers) = response.into_parts();
-        let outgoing = self.outgoing(message)?.with_metadata(&trailers)?;
+        let mut outgoing = self.outgoing(message)?;
+        outgoing.set_metadata(&trailers)?;
         if !metadata.is_empty() {
             self.send_headers(&metadata).await?;
         }
@@ -189,7 +190,7 @@ impl ManagedCall {
     }
 
     /// Answers with a stream of messages, or with an error.
-    pub(crate) async fn answer_stream<Resp, S>(self, result: Result<Response<S>, Status>)
+    pub(crate) async fn answer_stream<Resp, S>(mut self, result: Result<Response<S>, Status>)
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
@@ -231,7 +232,7 @@ impl ManagedCall {
                 .map_err(status_of)?;
             next = Poll::Pending;
         }
-        Ok(Some(OutgoingMessage::default().with_metadata(&trailers)?))
+        Ok(Some(OutgoingMessage::of_metadata(&trailers)?))
     }
 
     fn outgoing<Resp: Message>(&self, message: Resp) -> Result<OutgoingMessage, Status> {
@@ -243,12 +244,12 @@ impl ManagedCall {
 
     async fn send_headers(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let step = self.step(Parts::HEADERS);
-        let outgoing = OutgoingMessage::default().with_metadata(metadata)?;
+        let outgoing = OutgoingMessage::of_metadata(metadata)?;
         self.sender().send(step, outgoing).await.map_err(status_of)
     }
 
     /// Sends how the call ended; the outgoing may hold the last message.
-    async fn finish(mut self, result: Result<Option<OutgoingMessage>, Status>) {
+    async fn finish(&mut self, result: Result<Option<OutgoingMessage>, Status>) {
         let (code, outgoing) = match result {
             Ok(outgoing) => (Code::Ok, outgoing.unwrap_or_default()),
             Err(status) => (error_code(&status), trailers_of(&status)),

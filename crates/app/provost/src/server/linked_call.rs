@@ -99,7 +99,8 @@ impl LinkedCall {
         let bytes_max = self.messages.response_bytes_max;
         let answer = result.and_then(|response| {
             let (message, metadata, trailers) = response.into_parts();
-            let outgoing = OutgoingMessage::message(message)?.with_metadata(&trailers)?;
+            let mut outgoing = OutgoingMessage::message(message)?;
+            outgoing.set_metadata(&trailers)?;
             check_size(&outgoing, bytes_max)?;
             Ok(Answer {
                 code: Code::Ok,
@@ -124,7 +125,7 @@ impl LinkedCall {
             (Err(status), _) => Err(status),
         };
         let answer = result.and_then(|trailers| {
-            let outgoing = OutgoingMessage::default().with_metadata(&trailers)?;
+            let outgoing = OutgoingMessage::of_metadata(&trailers)?;
             Ok(Answer {
                 code: Code::Ok,
                 metadata: MetadataMap::new(),
