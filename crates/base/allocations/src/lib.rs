@@ -106,13 +106,19 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[global_allocator]
     static ALLOCATOR: CountingAllocator = CountingAllocator;
 
+    /// What one test has counts for the whole process, and so for the other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
     #[test]
     fn what_is_made_and_kept_is_counted() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
         let (made, process) = (made_by_thread(), made_by_process());
         let mut kept = Vec::new();
         let peak = peak_bytes_during(|| {
@@ -128,10 +134,12 @@ mod tests {
 
     #[test]
     fn what_other_threads_have_at_once_counts_for_the_process() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap();
         let peak = peak_bytes_of_process_during(|| {
             let other = std::thread::spawn(|| drop(vec![0_u8; 3_000_000]));
             other.join().unwrap();
         });
-        assert!(peak >= 3_000_000, "{peak}");
+        // The harness may give some back meanwhile.
+        assert!(peak >= 2_900_000, "{peak}");
     }
 }

@@ -95,6 +95,9 @@ pub enum CompressedMessages {
     Passed,
 }
 
+// Steps are moved from queue to queue by each engine.
+const _: () = assert!(size_of::<Step>() <= 72);
+
 /// Metadata and message of a step, wherever they are.
 #[derive(Debug, Default)]
 pub enum Body {

@@ -156,26 +156,24 @@ impl CallTable {
     }
 
     /// Puts a step where the call's owner takes it, and adds to `woken` who is to be woken for that. Says whether the call is open.
-    pub(crate) fn deliver(&self, id: CallId, step: Completion, woken: &mut Vec<Waker>) -> bool {
+    pub(crate) fn deliver(&self, id: CallId, step: &Completion, woken: &mut Vec<Waker>) -> bool {
         let Some(mut state) = self.state(id) else {
             return false;
         };
-        let mut wakers = [None, None, None];
         // A client reads it like any other step; a handler may not read at all, or not have begun.
         if step.parts.contains(Parts::CANCEL) && state.is_served {
             state.ended.get_or_insert(CANCELLED);
-            wakers = state.take_wakers();
+            woken.extend(state.take_wakers().into_iter().flatten());
         }
         if step.parts.contains(Parts::WINDOW) {
             state.send_window = state.send_window.saturating_add(i64::from(step.status_or_window));
-            wakers[1] = state.writer.take().or(wakers[1].take());
+            woken.extend(state.writer.take());
         }
         if step.parts != Parts::WINDOW {
-            state.steps.push_back(step);
-            wakers[0] = state.reader.take().or(wakers[0].take());
+            state.steps.push_back(*step);
+            woken.extend(state.reader.take());
         }
         self.note_news(id, state);
-        woken.extend(wakers.into_iter().flatten());
         true
     }
 

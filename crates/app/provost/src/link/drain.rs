@@ -167,23 +167,23 @@ impl Drain<'_> {
     }
 
     fn deliver(&mut self, slot: &Slot) {
-        let Ok(completion) = Completion::read_from_bytes(slot.as_bytes()) else {
+        let Ok(completion) = Completion::ref_from_bytes(slot.as_bytes()) else {
             return;
         };
         match completion.kind {
             completion_kind::STEP => self.step(completion),
             completion_kind::SENT => self.sent(slot),
-            completion_kind::CLOSED => self.closed(&completion),
+            completion_kind::CLOSED => self.closed(completion),
             completion_kind::SEGMENT_RETIRED => self.retired(completion.call),
-            completion_kind::ACCEPTED => self.accepted(&completion),
-            completion_kind::GOING_AWAY => self.going_away(&completion),
+            completion_kind::ACCEPTED => self.accepted(completion),
+            completion_kind::GOING_AWAY => self.going_away(completion),
             // A newer service may tell more than this library knows.
             _ => {}
         }
     }
 
-    fn step(&mut self, step: Completion) {
-        if !self.is_mapped(&step) {
+    fn step(&mut self, step: &Completion) {
+        if !self.is_mapped(step) {
             return self.link.end();
         }
         let block = step.block;
@@ -205,7 +205,7 @@ impl Drain<'_> {
     }
 
     /// Opens a server's call and puts it where the server waits.
-    fn begin(&mut self, listener: Listener, mut step: Completion) -> bool {
+    fn begin(&mut self, listener: Listener, step: &Completion) -> bool {
         let wire = WireCall {
             connection: step.connection,
             call: step.call,
@@ -216,9 +216,10 @@ impl Drain<'_> {
         };
         self.sweep();
         self.inbox.calls.insert(wire, call);
-        step.call = call.0;
-        step.reserved[0] = listener.service as u64;
-        let delivered = self.link.calls.deliver(listener.place, step, &mut self.woken);
+        let mut begun = *step;
+        begun.call = call.0;
+        begun.reserved[0] = listener.service as u64;
+        let delivered = self.link.calls.deliver(listener.place, &begun, &mut self.woken);
         if !delivered {
             self.link.close(call);
             self.link.refuse(wire, Code::Unavailable);
