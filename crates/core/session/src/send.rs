@@ -68,7 +68,8 @@ pub struct SocketBacklog {
 /// A body on its way out, whatever it was made of.
 #[derive(Debug, Default)]
 pub(crate) struct OutBody {
-    buffer: Buffer,
+    /// None where there is neither metadata nor a message.
+    buffer: Option<Buffer>,
     metadata_bytes: u32,
     message_bytes: u32,
     /// How the message is compressed.
@@ -80,15 +81,9 @@ impl OutBody {
     /// Takes a step's body; what is wrong with one that cannot be sent is for the app's ears.
     pub(crate) fn new(body: Body, parts: Parts, context: &mut Context<'_>) -> Result<OutBody, &'static str> {
         let mut body = match body {
-            Body::Empty => OutBody {
-                buffer: context.buffers.take(),
-                metadata_bytes: 0,
-                message_bytes: 0,
-                encoding: MessageEncoding::Identity,
-                token: 0,
-            },
+            Body::Empty => OutBody::default(),
             Body::Gathered(gathered) => OutBody {
-                buffer: gathered.buffer,
+                buffer: Some(gathered.buffer),
                 metadata_bytes: gathered.metadata_bytes,
                 message_bytes: gathered.message_bytes,
                 encoding: MessageEncoding::Identity,
@@ -96,7 +91,7 @@ impl OutBody {
             },
             Body::Encoded(encoded) => OutBody {
                 encoding: encoded.encoding(),
-                buffer: encoded.buffer,
+                buffer: Some(encoded.buffer),
                 metadata_bytes: encoded.metadata_bytes,
                 message_bytes: encoded.message_bytes,
                 token: 0,
@@ -131,18 +126,28 @@ impl OutBody {
             return Err("a message in a step that carries none");
         }
         let offset = message_offset(self.metadata_bytes);
-        if self.buffer.bytes.len() < offset {
-            self.buffer.bytes.resize(offset, 0);
+        if self.bytes().len() < offset {
+            self.buffer.get_or_insert_default().bytes.resize(offset, 0);
         }
-        match self.buffer.linear_bytes() {
+        match self.buffer.as_ref().map_or(0, Buffer::linear_bytes) {
             length if length == (offset + self.message_bytes as usize) as u64 => Ok(()),
             _ => Err("the parts of the message do not add up to its length"),
         }
     }
 
+    fn bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer.bytes)
+    }
+
+    fn foreign(&self) -> &[ForeignBytes] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer.foreign)
+    }
+
     /// Gives everything back: the memory to its pool, the token to the app.
     pub(crate) fn release(self, context: &mut Context<'_>) {
-        context.buffers.give(self.buffer);
+        if let Some(buffer) = self.buffer {
+            context.buffers.give(buffer);
+        }
         if self.token != 0 {
             context.sent.push(self.token);
         }
@@ -343,15 +348,15 @@ impl SendHalf {
     /// Puts a step behind those of its call, and counts it.
     fn append(&mut self, call: &mut OpenCall, out: OutStep) {
         call.pending.cost_bytes += u64::from(out.wire_cost);
-        call.pending.private_bytes += out.body.buffer.bytes.len();
+        call.pending.private_bytes += out.body.bytes().len();
         call.pending.body_bytes += out.body_bytes();
         call.pending.steps += 1;
         if call.pending.turn == SendTurn::Held {
             self.held_steps += 1;
-            self.held_private_bytes += out.body.buffer.bytes.len();
+            self.held_private_bytes += out.body.bytes().len();
         } else {
             self.waiting_steps += 1;
-            self.waiting_private_bytes += out.body.buffer.bytes.len();
+            self.waiting_private_bytes += out.body.bytes().len();
             self.waiting_body_bytes += out.body_bytes();
         }
         let at = self.store(out);
@@ -556,7 +561,7 @@ impl SendHalf {
             }
             ControlFrame::Cancel { wire, status, body } => {
                 let header = FrameHeader {
-                    body_bytes: (body.buffer.bytes.len() as u32).into(),
+                    body_bytes: (body.bytes().len() as u32).into(),
                     kind: frame_kind::STEP,
                     parts: Parts::CANCEL,
                     call: wire.into(),
@@ -564,7 +569,7 @@ impl SendHalf {
                     status_or_window: status.number().into(),
                     ..FrameHeader::default()
                 };
-                self.stage(header, &body.buffer.bytes);
+                self.stage(header, body.bytes());
                 body.release(context);
             }
             ControlFrame::Plain { kind, status, text } => {
@@ -637,12 +642,12 @@ impl SendHalf {
             return;
         };
         let from = step.at.body;
-        let private = step.body.buffer.bytes.len();
+        let private = step.body.bytes().len();
         if length <= STAGED_BODY_BYTES_MAX && from + length <= private {
             step.at.body += length;
             self.staging.extend_from_slice(header.as_bytes());
             self.staging
-                .extend_from_slice(&step.body.buffer.bytes[from..from + length]);
+                .extend_from_slice(&step.body.bytes()[from..from + length]);
             let length = (HEADER_BYTES + length) as u32;
             match self.segments.back_mut() {
                 Some(FramedMemory::Staged(staged)) => *staged += length,
@@ -673,7 +678,7 @@ impl SendHalf {
             call.pending.head = NONE;
             return at;
         };
-        let (bytes, body_bytes) = (step.body.buffer.bytes.len(), step.body_bytes());
+        let (bytes, body_bytes) = (step.body.bytes().len(), step.body_bytes());
         call.pending.head = step.next;
         if step.next == NONE {
             call.pending.tail = NONE;
@@ -753,12 +758,8 @@ impl SendHalf {
             FramedMemory::Zeros(length) => ZEROS.get(skipped..*length as usize).map(Piece::Private),
             FramedMemory::Bytes { step, from, length } => {
                 let (from, end) = (*from as usize + skipped, (*from + *length) as usize);
-                self.step(*step)?
-                    .body
-                    .buffer
-                    .bytes
-                    .get(from..end)
-                    .map(Piece::Private)
+                let bytes = self.step(*step)?.body.bytes();
+                bytes.get(from..end).map(Piece::Private)
             }
             FramedMemory::Foreign {
                 step,
@@ -766,7 +767,7 @@ impl SendHalf {
                 from,
                 length,
             } => Some(Piece::Foreign {
-                range: self.step(*step)?.body.buffer.foreign.get(*range as usize)?,
+                range: self.step(*step)?.body.foreign().get(*range as usize)?,
                 from: from + skipped as u32,
                 length: length - skipped as u32,
             }),
@@ -850,7 +851,7 @@ fn next_chunk(step: &OutStep, wire: u64) -> (FrameHeader, usize) {
 /// The next run of a step's body that lies in one place, up to byte `end` of the body.
 fn next_segment(step: &OutStep, at: u32, cursor: &mut SegmentCursor, end: usize) -> FramedMemory {
     let wanted = end - cursor.body;
-    let private = step.body.buffer.bytes.len();
+    let private = step.body.bytes().len();
     if cursor.body < private {
         let length = wanted.min(private - cursor.body);
         let segment = FramedMemory::Bytes {
@@ -861,7 +862,7 @@ fn next_segment(step: &OutStep, at: u32, cursor: &mut SegmentCursor, end: usize)
         cursor.body += length;
         return segment;
     }
-    let Some(range) = step.body.buffer.foreign.get(cursor.range as usize) else {
+    let Some(range) = step.body.foreign().get(cursor.range as usize) else {
         // Not reached: the lengths were checked. Zeros keep the frame whole.
         cursor.body = end;
         return FramedMemory::Zeros(wanted.min(ZEROS.len()) as u32);

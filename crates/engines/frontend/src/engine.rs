@@ -467,15 +467,17 @@ impl Frontend {
         if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
             self.remove(step.call);
         }
+        let begin = begin_apart(&mut step, form, context);
         // The caller saw the room for one. The queue is a list: a second one costs no more than its place.
-        if let Some(begin) = begin_apart(&mut step, form, context) {
-            directions.rx_out.push_past_bound(begin);
-            if step.parts == Parts::NONE {
-                step.body.discard(context);
-                return;
+        if let Some(begin) = begin {
+            let _ = directions.rx_out.push(begin);
+            match step.parts {
+                Parts::NONE => step.body.discard(context),
+                _ => directions.rx_out.push_past_bound(step),
             }
+        } else {
+            let _ = directions.rx_out.push(step);
         }
-        directions.rx_out.push_past_bound(step);
     }
 
     /// Opens a call that the peer begins.

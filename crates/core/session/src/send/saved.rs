@@ -252,19 +252,19 @@ impl OutStep {
                 "a step of which {body_at} bytes were sent, which cannot be"
             )));
         }
-        step.at = cursor_at(&step.body.buffer, body_at);
+        step.at = cursor_at(&step.body, body_at);
         Ok(step)
     }
 }
 
-/// The place that is `body` bytes behind the start of what a buffer describes.
-fn cursor_at(buffer: &Buffer, body: usize) -> SegmentCursor {
+/// The place that is `at` bytes behind the start of a body.
+fn cursor_at(body: &OutBody, at: usize) -> SegmentCursor {
     let mut cursor = SegmentCursor {
-        body,
+        body: at,
         ..SegmentCursor::default()
     };
-    let mut left = body.saturating_sub(buffer.bytes.len()) as u64;
-    for range in &buffer.foreign {
+    let mut left = at.saturating_sub(body.bytes().len()) as u64;
+    for range in body.foreign() {
         let padded = u64::from(range.len().next_multiple_of(8));
         if left < padded {
             break;
@@ -281,7 +281,10 @@ impl OutBody {
         out.u32(self.metadata_bytes);
         out.u32(self.message_bytes);
         out.u64(self.token);
-        self.buffer.save(saver, out);
+        match &self.buffer {
+            Some(buffer) => buffer.save(saver, out),
+            None => Buffer::default().save(saver, out),
+        }
     }
 
     fn restore(
@@ -293,7 +296,7 @@ impl OutBody {
             metadata_bytes: fields.u32()?,
             message_bytes: fields.u32()?,
             token: fields.u64()?,
-            buffer: Buffer::restore(fields, restorer)?,
+            buffer: Some(Buffer::restore(fields, restorer)?),
             encoding: MessageEncoding::Identity,
         };
         body.check(parts).map_err(|reason| fields.damaged(reason))?;
