@@ -207,14 +207,14 @@ fn copy_within(input: &mut [u8], random: &mut SeededRandom) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
 
     #[global_allocator]
     static ALLOCATOR: provost_allocations::CountingAllocator = provost_allocations::CountingAllocator;
 
-    /// What one test takes counts for the whole process, and so for the other.
+    /// What the greedy one takes counts for the whole process, and so for the other one's inputs.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     const GREEDY: Target = Target {
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_input_that_takes_too_much_memory_or_time_is_found() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = drive(&GREEDY, Duration::ZERO, 1).unwrap_err();
         assert!(failure.why.contains("bytes allocated at once"), "{}", failure.why);
         let slow = over_bounds(INPUT_TIME_MAX + Duration::from_nanos(1), 0);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_found_and_its_input_replays() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let failure = drive(&PICKY, Duration::from_secs(60), 1).unwrap_err();

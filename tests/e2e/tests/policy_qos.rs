@@ -82,9 +82,12 @@ fn of_large_calls_that_wait_the_one_with_a_deadline_goes_first() {
 
         setting.b.program.signal(Signal::STOP);
         let waiting: Vec<_> = (0..BULK_CALLS).map(|_| bulk.begin(large(None))).collect();
-        eventually("large calls wait", WAIT_MAX, || held() >= BULK_CALLS / 2);
+        let mut before = 0;
+        eventually("large calls wait, and no more come", WAIT_MAX, || {
+            let last = std::mem::replace(&mut before, held());
+            before == last && before >= BULK_CALLS / 2
+        });
         let urgent = bulk.begin(large(Some(50_000)));
-        let before = held();
         eventually("the one with a deadline waits as well", WAIT_MAX, || {
             held() > before
         });

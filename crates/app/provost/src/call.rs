@@ -272,9 +272,7 @@ pub(crate) fn trailers_of(status: &Status) -> OutgoingMessage {
     if trailers.is_empty() {
         OutgoingMessage::default()
     } else {
-        OutgoingMessage::default()
-            .with_block(&trailers)
-            .unwrap_or_default()
+        OutgoingMessage::of_block(&trailers).unwrap_or_default()
     }
 }
 

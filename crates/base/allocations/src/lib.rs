@@ -106,7 +106,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_made_and_kept_is_counted() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (made, process) = (made_by_thread(), made_by_process());
         let mut kept = Vec::new();
         let peak = peak_bytes_during(|| {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_other_threads_have_at_once_counts_for_the_process() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap();
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let peak = peak_bytes_of_process_during(|| {
             let other = std::thread::spawn(|| drop(vec![0_u8; 3_000_000]));
             other.join().unwrap();

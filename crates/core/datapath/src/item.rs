@@ -96,7 +96,7 @@ pub enum CompressedMessages {
 }
 
 // Steps are moved from queue to queue by each engine.
-const _: () = assert!(size_of::<Step>() <= 72);
+const _: () = assert!(size_of::<Step>() <= 64);
 
 /// Metadata and message of a step, wherever they are.
 #[derive(Debug, Default)]

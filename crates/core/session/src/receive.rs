@@ -752,7 +752,7 @@ fn check_metadata(
     metadata::check(block).map_err(|error| ProtocolError::Metadata { call, error })
 }
 
-/// A step that has come, without its place. What it brings compressed may have so many bytes without that.
+/// Makes a step of what has come, whose place goes with it. What it brings compressed may have so many bytes without that.
 fn take_step(id: u64, partial: &mut PartialStep, plain_bytes_max: u32) -> Step {
     let PartialStep {
         metadata_bytes,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use provost_datapath::{
-    Body, BodyForm, ConnectionSignals, Context, EncodedBody, Engine, Nanos, Offsets, Ports, PrivateBytes,
-    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
+    Body, BodyForm, ConnectionSignals, Context, Engine, Nanos, Offsets, Ports, PrivateBytes, Progress, Queue,
+    ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
 };
 use provost_marshal::{GatherError, MessageError, Tables};
 use provost_schema::{MessageId, Service};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
-use provost_wire::metadata::{self, STATUS_MESSAGE};
+use provost_wire::metadata;
 
 use crate::SendHeap;
 use crate::calls::{FrontendCall, FrontendCalls};
@@ -453,7 +453,7 @@ impl Frontend {
         step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
         let streaming = MessageDirection::of_peer(self.parts.role, shape).streaming;
-        if let Err(violation) = receive(&mut step.body, self.parts.form, context) {
+        if let Err(violation) = make_deliverable(&mut step.body, self.parts.form, context) {
             self.fail(step.call, &violation.into(), directions, context);
             return;
         }
@@ -578,7 +578,7 @@ impl Frontend {
         }
         let mut step = refusal(call, failure, context);
         // The app gets the step without what it cannot have.
-        let _ = receive(&mut step.body, self.parts.form, context);
+        let _ = make_deliverable(&mut step.body, self.parts.form, context);
         if !self.failed.is_empty() {
             self.failed.push_back(step);
         } else if let Err(full) = directions.rx_out.push(step) {
@@ -659,20 +659,13 @@ fn deadline_passed() -> CallFailure {
 
 /// A cancellation with its reason.
 fn refusal(call: u64, failure: &CallFailure, context: &mut Context<'_>) -> Step {
-    let mut buffer = context.buffers.take();
-    let mut step = Step::cancel(call, failure.code);
-    if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, failure.reason.as_bytes()).is_ok() {
-        step.body = Body::Encoded(EncodedBody::of_metadata(buffer));
-    } else {
-        context.buffers.give(buffer);
-    }
-    step
+    Step::cancel_because(call, failure.code, &failure.reason, context.buffers)
 }
 
-/// Checks a body's metadata, and puts the body into the app's receive heap. What the service itself made (metadata alone) is copied
-/// there; if the heap is full the app gets the step without it. A port of protobuf takes private memory as it is. A body that
-/// is not for the app has been given back.
-fn receive(body: &mut Body, form: BodyForm, context: &mut Context<'_>) -> Result<(), StepViolation> {
+/// Checks that a body may go to the app. What the service itself made (metadata alone) is copied to the app's receive heap; if that is
+/// full the app gets the step without it. A port of protobuf takes private memory as it is. A body that is not for the app has
+/// been given back.
+fn make_deliverable(body: &mut Body, form: BodyForm, context: &mut Context<'_>) -> Result<(), StepViolation> {
     let violation = match body {
         Body::Empty => return Ok(()),
         Body::Received(body) => {

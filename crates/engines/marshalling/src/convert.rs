@@ -1,4 +1,5 @@
-//! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
+//! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns, but for one
+//! that is checked where it is.
 
 use provost_compression::CompressionFault;
 use provost_datapath::{

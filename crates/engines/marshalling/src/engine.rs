@@ -263,7 +263,7 @@ impl Marshalling {
             binding: &self.binding,
             message,
         };
-        // Most bodies stay what they are: a body is only taken out of its step where another one takes its place.
+        // A native body stays in its step, as most are native.
         *body = match (direction, self.binding.encoding, self.binding.form) {
             (StepDirection::Rx, Encoding::Native, _) => {
                 let checked = match body {

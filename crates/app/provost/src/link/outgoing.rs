@@ -66,10 +66,12 @@ impl OutgoingMessage {
         Ok(())
     }
 
-    /// The same with a metadata block that may hold reserved keys.
-    pub(crate) fn with_block(mut self, block: &[u8]) -> Result<OutgoingMessage, HeapFull> {
-        self.metadata = Bytes::try_from_slice(block)?;
-        Ok(self)
+    /// A metadata block that may hold reserved keys, without a message.
+    pub(crate) fn of_block(block: &[u8]) -> Result<OutgoingMessage, HeapFull> {
+        Ok(OutgoingMessage {
+            message: None,
+            metadata: Bytes::try_from_slice(block)?,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

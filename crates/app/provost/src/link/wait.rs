@@ -220,8 +220,10 @@ impl Waiter {
             self.is_counted = true;
             if waiting.role.enter() {
                 // Others wait, perhaps on this executor. A task whose calls end while it spins would else begin one
-                // after the other within one poll, and they would never run.
-                if self.take_role() {
+                // after the other within one poll, and they would never run. Another one that spins delivers what this one
+                // waits for, or wakes it when it is done.
+                let another_spins = matches!(waiting.role.holder(), RoleHolder::Waiter(_));
+                if !another_spins || self.take_role() {
                     context.waker().wake_by_ref();
                 }
                 return Next::Return;

@@ -296,7 +296,7 @@ impl OutBody {
             metadata_bytes: fields.u32()?,
             message_bytes: fields.u32()?,
             token: fields.u64()?,
-            buffer: Some(Buffer::restore(fields, restorer)?),
+            buffer: Some(Buffer::restore(fields, restorer)?).filter(|buffer| buffer.linear_bytes() > 0),
             encoding: MessageEncoding::Identity,
         };
         body.check(parts).map_err(|reason| fields.damaged(reason))?;
