@@ -662,9 +662,8 @@ fn refusal(call: u64, failure: &CallFailure, context: &mut Context<'_>) -> Step 
     Step::cancel_because(call, failure.code, &failure.reason, context.buffers)
 }
 
-/// Checks that a body may go to the app. What the service itself made (metadata alone) is copied to the app's receive heap; if that is
-/// full the app gets the step without it. A port of protobuf takes private memory as it is. A body that is not for the app has
-/// been given back.
+/// Checks that a body may go to the app; one that may not has been given back. Metadata that the service itself made is copied to the
+/// app's receive heap; if that is full the app gets the step without it. A port of protobuf takes private memory as it is.
 fn make_deliverable(body: &mut Body, form: BodyForm, context: &mut Context<'_>) -> Result<(), StepViolation> {
     let violation = match body {
         Body::Empty => return Ok(()),
