@@ -75,13 +75,6 @@ impl EncodedBody {
         }
     }
 
-    /// A body of metadata, without a message.
-    #[must_use]
-    pub fn of_metadata(buffer: Buffer) -> EncodedBody {
-        let metadata_bytes = buffer.bytes.len() as u32;
-        EncodedBody::plain(buffer, metadata_bytes, 0)
-    }
-
     /// The metadata; nothing, if its length does not add up.
     #[must_use]
     pub fn metadata(&self) -> &[u8] {

@@ -33,6 +33,9 @@ pub struct Step {
     pub body: Body,
 }
 
+// Steps are moved from queue to queue by each engine.
+const _: () = assert!(size_of::<Step>() <= 64);
+
 impl Step {
     /// A step with no body and all fields at rest.
     #[must_use]
@@ -94,9 +97,6 @@ pub enum CompressedMessages {
     /// They pass as they came: both ends know how to read them.
     Passed,
 }
-
-// Steps are moved from queue to queue by each engine.
-const _: () = assert!(size_of::<Step>() <= 64);
 
 /// Metadata and message of a step, wherever they are.
 #[derive(Debug, Default)]
