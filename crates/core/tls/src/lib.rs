@@ -13,6 +13,7 @@ mod stream;
 mod stream_files;
 #[cfg(test)]
 mod tests;
+mod textless;
 mod validity;
 mod workload;
 

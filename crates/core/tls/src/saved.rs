@@ -6,7 +6,8 @@ use provost_session::Role;
 use zeroize::Zeroizing;
 
 use super::keys::{Keys, Suite};
-use super::session::{EMPTY_RECORDS_MAX, INPUT_BYTES, Input, MESSAGE_BYTES_MAX, TlsSession};
+use super::session::{INPUT_BYTES, Input, MESSAGE_BYTES_MAX, TlsSession};
+use super::textless::TextlessRecords;
 
 impl TlsSession {
     /// Writes what a successor goes on with: its secrets among it, so it goes to the successor and nowhere else.
@@ -20,7 +21,7 @@ impl TlsSession {
         out.run(&self.input.bytes[self.input.text_at..self.input.text_end]);
         out.run(&self.input.bytes[self.input.sealed_at..self.input.end]);
         out.run(&self.message);
-        out.u8(self.empty_records);
+        out.u8(self.textless.count());
         out.run(self.output.get(self.output_sent..).unwrap_or_default());
         out.flag(self.key_update_due);
         out.flag(self.peer_closed);
@@ -42,10 +43,11 @@ impl TlsSession {
         session.input = Input::holding(fields.run()?, fields.run()?)
             .ok_or_else(|| fields.damaged("more has come than could be read"))?;
         session.message = fields.run()?.to_vec();
-        session.empty_records = fields.u8()?;
-        if session.message.len() > MESSAGE_BYTES_MAX || session.empty_records > EMPTY_RECORDS_MAX {
+        if session.message.len() > MESSAGE_BYTES_MAX {
             return Err(fields.damaged("a TLS message is too long"));
         }
+        session.textless = TextlessRecords::counted(fields.u8()?)
+            .ok_or_else(|| fields.damaged("more records without text came than may come"))?;
         session.output = fields.run()?.to_vec();
         session.key_update_due = fields.flag()?;
         session.peer_closed = fields.flag()?;

@@ -8,12 +8,16 @@
 //! pieces ─► seal() ─► output() ─► socket          socket ─► space(), came() ─► read() ─► plaintext
 //! ```
 
+use std::ops::Range;
+use std::time::Instant;
+
 use provost_datapath::{BufferPool, ForeignBytes};
 use provost_marshal::copy_foreign;
 use provost_session::Piece;
 use rustls::AlertDescription;
 
 use super::keys::{Keys, TAG_BYTES};
+use super::textless::TextlessRecords;
 
 /// Bytes of a record's header: type, version, length.
 pub(super) const HEADER_BYTES: usize = 5;
@@ -27,8 +31,6 @@ pub(super) const INPUT_BYTES: usize = 2 * (HEADER_BYTES + SEALED_BYTES_MAX);
 const OUTPUT_BYTES_MAX: usize = 80 << 10;
 /// Bytes of a message about the connection itself, such as a session ticket.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Records without text that come one after the other, at most.
-pub(super) const EMPTY_RECORDS_MAX: u8 = 32;
 /// Records that are sealed with one key at most. AES-GCM keeps its promise for 2^24.5 full ones (RFC 8446 §5.5).
 pub(super) const RECORDS_PER_KEY_MAX: u64 = 1 << 23;
 
@@ -56,7 +58,9 @@ pub struct TlsSession {
     pub(super) input: Input,
     /// A message about the connection that has come in part.
     pub(super) message: Vec<u8>,
-    pub(super) empty_records: u8,
+    pub(super) textless: TextlessRecords,
+    /// Records that were opened, of whatever type.
+    records_opened: u64,
     /// Sealed records; what of them was sent.
     pub(super) output: Vec<u8>,
     pub(super) output_sent: usize,
@@ -104,7 +108,7 @@ pub enum TlsFault {
     },
 }
 
-const fn broken(alert: AlertDescription, reason: &'static str) -> TlsFault {
+pub(super) const fn broken(alert: AlertDescription, reason: &'static str) -> TlsFault {
     TlsFault::Broken { alert, reason }
 }
 
@@ -122,7 +126,8 @@ impl TlsSession {
             rx,
             input: Input::default(),
             message: Vec::new(),
-            empty_records: 0,
+            textless: TextlessRecords::default(),
+            records_opened: 0,
             output: Vec::new(),
             output_sent: 0,
             key_update_due: false,
@@ -139,9 +144,12 @@ impl TlsSession {
         self.output_sent < self.output.len() || self.key_update_due
     }
 
-    /// The records that wait for the socket.
+    /// The records that wait for the socket. A change of keys that the peer has asked for joins them when nothing else is left: one that
+    /// takes nothing away can ask as often as it likes, and finds one answer.
     pub fn output(&mut self, buffers: &mut BufferPool) -> Result<&[u8], TlsFault> {
-        self.update_keys_if_due(buffers)?;
+        if self.output.is_empty() {
+            self.update_keys_if_due(buffers)?;
+        }
         Ok(self.output.get(self.output_sent..).unwrap_or_default())
     }
 
@@ -160,7 +168,6 @@ impl TlsSession {
         pieces: impl Iterator<Item = Piece<'a>>,
         buffers: &mut BufferPool,
     ) -> Result<usize, TlsFault> {
-        self.update_keys_if_due(buffers)?;
         let mut record = None;
         let mut sealed = 0;
         for piece in pieces {
@@ -169,7 +176,11 @@ impl TlsSession {
                 let at = match record {
                     Some(at) => at,
                     None if self.output.len() >= OUTPUT_BYTES_MAX => return Ok(sealed),
-                    None => *record.insert(self.begin_record(buffers)),
+                    None => {
+                        // Whoever asked for new keys gets them before any text (RFC 8446 §4.6.3).
+                        self.update_keys_if_due(buffers)?;
+                        *record.insert(self.begin_record(buffers))
+                    }
                 };
                 let room = TEXT_BYTES_MAX - (self.output.len() - at - HEADER_BYTES);
                 let length = room.min(piece_bytes(&piece) - from);
@@ -317,8 +328,14 @@ impl TlsSession {
         }
     }
 
+    /// How many records were opened; a successor counts anew.
+    pub(super) const fn records_opened(&self) -> u64 {
+        self.records_opened
+    }
+
     /// Opens the record that is next, of which all has come, and acts on what it is about.
     fn open_record(&mut self, sealed_bytes: usize) -> Result<(), TlsFault> {
+        self.records_opened += 1;
         let at = self.input.sealed_at;
         let end = at + HEADER_BYTES + sealed_bytes;
         self.input.sealed_at = end;
@@ -345,11 +362,9 @@ impl TlsSession {
                 "a message was interrupted",
             ));
         }
-        if typed > 0 {
-            self.empty_records = 0;
-        }
+        let has_text = content == content::APPLICATION_DATA && typed > 0;
+        self.textless.came(has_text, Instant::now)?;
         match content {
-            content::APPLICATION_DATA if typed == 0 => self.count_empty_record(),
             content::APPLICATION_DATA => {
                 (self.input.text_at, self.input.text_end) = (text.start, text.end);
                 Ok(())
@@ -363,20 +378,8 @@ impl TlsSession {
         }
     }
 
-    fn count_empty_record(&mut self) -> Result<(), TlsFault> {
-        self.empty_records += 1;
-        if self.empty_records > EMPTY_RECORDS_MAX {
-            Err(broken(
-                AlertDescription::UnexpectedMessage,
-                "too many records without text",
-            ))
-        } else {
-            Ok(())
-        }
-    }
-
     /// In TLS 1.3 every alert is the end of the connection, but that somebody has cancelled, whatever its level says.
-    fn alert(&mut self, text: std::ops::Range<usize>) -> Result<(), TlsFault> {
+    fn alert(&mut self, text: Range<usize>) -> Result<(), TlsFault> {
         let [_, description] = self.input.bytes[text] else {
             return Err(broken(AlertDescription::DecodeError, "a malformed alert"));
         };
@@ -385,12 +388,12 @@ impl TlsSession {
                 self.peer_closed = true;
                 Ok(())
             }
-            AlertDescription::UserCanceled => self.count_empty_record(),
+            AlertDescription::UserCanceled => Ok(()),
             other => Err(TlsFault::Alert(other)),
         }
     }
 
-    fn messages(&mut self, text: std::ops::Range<usize>) -> Result<(), TlsFault> {
+    fn messages(&mut self, text: Range<usize>) -> Result<(), TlsFault> {
         if text.is_empty() {
             return Err(broken(
                 AlertDescription::UnexpectedMessage,
@@ -398,27 +401,31 @@ impl TlsSession {
             ));
         }
         self.message.extend_from_slice(&self.input.bytes[text]);
-        while let Some(&[kind, a, b, c]) = self.message.first_chunk::<4>() {
+        let mut at = 0;
+        while let Some(&[kind, a, b, c]) = self.message.get(at..).and_then(<[u8]>::first_chunk) {
             let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
             if length > MESSAGE_BYTES_MAX {
                 return Err(broken(AlertDescription::DecodeError, "a message is too long"));
             }
-            if self.message.len() < length {
+            let end = at + length;
+            if self.message.len() < end {
                 break;
             }
-            let is_last = self.message.len() == length;
-            self.one_message(kind, length, is_last)?;
-            self.message.drain(..length);
+            self.one_message(kind, at + 4..end)?;
+            at = end;
         }
+        // Once for all of them: a record has room for thousands.
+        self.message.drain(..at);
         if self.message.is_empty() {
             self.message = Vec::new();
         }
         Ok(())
     }
 
-    fn one_message(&mut self, kind: u8, length: usize, is_last: bool) -> Result<(), TlsFault> {
+    fn one_message(&mut self, kind: u8, body: Range<usize>) -> Result<(), TlsFault> {
         use provost_session::Role;
-        match (kind, self.message.get(4..length)) {
+        let is_last = body.end == self.message.len();
+        match (kind, self.message.get(body)) {
             // Sessions are not resumed, so tickets are of no use.
             (message::NEW_SESSION_TICKET, _) if self.role == Role::Client => Ok(()),
             // Nothing may stand behind it that was sealed with the old keys (RFC 8446 §5.1).

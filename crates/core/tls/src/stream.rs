@@ -27,6 +27,9 @@ pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 const READ_BYTES: usize = 32 << 10;
 /// Bytes that a peer may send before it has proved what it must: a chain of certificates takes a tenth of them.
 const HANDSHAKE_BYTES_MAX: usize = 48 << 10;
+/// Records of our own, or times that rustls is given bytes, after which a read that has brought text returns, whatever room is left. So
+/// a peer whose records have little text, or none, keeps a thread no longer than that.
+const READ_STEPS_MAX: u64 = 128;
 
 /// A stream within TLS.
 pub struct TlsStream<S: Read + Write> {
@@ -56,6 +59,8 @@ struct LibraryRecords {
     secrets: Arc<Secrets>,
     /// While hands are shaken, rustls is given nothing of the record after the one that it is at: that may be ours to read.
     limit: RecordLimit,
+    /// How often rustls was given bytes.
+    steps: u64,
 }
 
 /// How far a record is that is given to rustls in parts.
@@ -131,6 +136,7 @@ impl<S: Read + Write> TlsStream<S> {
             tls,
             secrets,
             limit: RecordLimit::default(),
+            steps: 0,
         };
         TlsStream {
             socket,
@@ -211,8 +217,8 @@ impl<S: Read + Write> TlsStream<S> {
         self.is_shaking() && !self.has_output()
     }
 
-    /// Whether the last read, though it had room, stopped before the end or an error, which the next one tells. The stream below
-    /// may have nothing more to say then.
+    /// Whether the last read, though it had room, stopped before the end or an error, which the next one tells, or before records that
+    /// have come. The stream below may have nothing more to say then.
     pub fn has_more(&self) -> bool {
         self.has_more
     }
@@ -261,6 +267,7 @@ impl<S: Read + Write> TlsStream<S> {
         } else {
             library.tls.read_tls(&mut self.input)?
         };
+        library.steps += 1;
         let processed = library.tls.process_new_packets();
         if matches!(self.stage, StreamStage::Shaking(_)) {
             wipe_stack();
@@ -365,6 +372,15 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(read)
     }
 
+    /// How much was done to open what comes, to be compared with what it was.
+    fn steps(&self) -> u64 {
+        match &self.records {
+            StreamRecords::Library(library) => library.steps,
+            StreamRecords::Own(session) => session.records_opened(),
+            StreamRecords::Lost => 0,
+        }
+    }
+
     /// Refuses to go on with what is broken. Whoever goes on is the one that the session belongs to.
     fn check_whole(&self) -> io::Result<()> {
         self.is_handed_over.set(false);
@@ -376,13 +392,17 @@ impl<S: Read + Write> TlsStream<S> {
 }
 
 impl<S: Read + Write> Read for TlsStream<S> {
-    /// Reads until there is nothing more, or no room: so fewer bytes than there is room for mean that more have not come, unless
-    /// [`TlsStream::has_more`].
+    /// Reads until there is nothing more, no room, or much was done for it: so fewer bytes than there is room for mean that more have not
+    /// come, unless [`TlsStream::has_more`].
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.has_more = false;
         self.check_whole()?;
-        let mut filled = 0;
+        let (mut filled, steps_before) = (0, self.steps());
         while filled < into.len() {
+            if filled > 0 && self.steps().saturating_sub(steps_before) >= READ_STEPS_MAX {
+                self.has_more = true;
+                return Ok(filled);
+            }
             match self.read_text(&mut into[filled..]) {
                 Ok(TlsRead::Bytes(count)) => filled += count,
                 // An end that TLS does not say is one too: messages of HTTP/2 have their lengths.
@@ -650,3 +670,6 @@ fn explain_stream(error: &rustls::Error) -> String {
 #[cfg(test)]
 #[path = "stream_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "stream_textless_tests.rs"]
+mod textless_tests;

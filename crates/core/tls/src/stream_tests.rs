@@ -20,18 +20,18 @@ const PIPE_BYTES: usize = 10_000;
 
 /// One end of a pipe that does not block.
 #[derive(Clone, Default)]
-struct PipeEnd {
-    comes: Rc<RefCell<PipeHalf>>,
-    goes: Rc<RefCell<PipeHalf>>,
+pub(super) struct PipeEnd {
+    pub(super) comes: Rc<RefCell<PipeHalf>>,
+    pub(super) goes: Rc<RefCell<PipeHalf>>,
 }
 
 #[derive(Default)]
-struct PipeHalf {
-    bytes: VecDeque<u8>,
+pub(super) struct PipeHalf {
+    pub(super) bytes: VecDeque<u8>,
     is_closed: bool,
 }
 
-fn pipe() -> (PipeEnd, PipeEnd) {
+pub(super) fn pipe() -> (PipeEnd, PipeEnd) {
     let one = PipeEnd::default();
     let other = PipeEnd {
         comes: Rc::clone(&one.goes),
@@ -74,7 +74,7 @@ fn own_files(own: &TlsConfig) -> OwnCertificate {
     }
 }
 
-fn server_files(own: &TlsConfig, clients: ClientDemand) -> StreamServerFiles {
+pub(super) fn server_files(own: &TlsConfig, clients: ClientDemand) -> StreamServerFiles {
     StreamServerFiles {
         own: own_files(own),
         clients,
@@ -88,7 +88,7 @@ fn trust(own: &TlsConfig) -> ServerTrust {
     }
 }
 
-fn client_files(authority: &TlsConfig, own: Option<&TlsConfig>) -> StreamClientFiles {
+pub(super) fn client_files(authority: &TlsConfig, own: Option<&TlsConfig>) -> StreamClientFiles {
     StreamClientFiles {
         trust: trust(authority),
         own: own.map(own_files),
@@ -97,13 +97,13 @@ fn client_files(authority: &TlsConfig, own: Option<&TlsConfig>) -> StreamClientF
 }
 
 /// A client and a server, connected.
-struct StreamPair {
-    client: TlsStream<PipeEnd>,
-    server: TlsStream<PipeEnd>,
+pub(super) struct StreamPair {
+    pub(super) client: TlsStream<PipeEnd>,
+    pub(super) server: TlsStream<PipeEnd>,
 }
 
 impl StreamPair {
-    fn new(client: &StreamClientFiles, server: &StreamServerFiles, name: &str) -> StreamPair {
+    pub(super) fn new(client: &StreamClientFiles, server: &StreamServerFiles, name: &str) -> StreamPair {
         let (at_client, at_server) = pipe();
         let (client, server) = (client.load().unwrap(), server.load().unwrap());
         StreamPair {
@@ -112,8 +112,19 @@ impl StreamPair {
         }
     }
 
+    /// Two ends that have shaken hands.
+    pub(super) fn shaken() -> StreamPair {
+        let authority = Authority::new();
+        let own = authority.node("a", &["server.test"]);
+        let files = server_files(&own, ClientDemand::Nothing);
+        let mut pair = StreamPair::new(&client_files(&own, None), &files, "server.test");
+        let (client, server) = pair.shake_hands();
+        assert!(client.unwrap() && server.unwrap());
+        pair
+    }
+
     /// Shakes hands, and says what each end made of it.
-    fn shake_hands(&mut self) -> (io::Result<bool>, io::Result<bool>) {
+    pub(super) fn shake_hands(&mut self) -> (io::Result<bool>, io::Result<bool>) {
         for _ in 0..10 {
             let (client, server) = (self.client.shake_hands(), self.server.shake_hands());
             if matches!(
