@@ -1,18 +1,15 @@
 //! How the bytes of messages are compressed. Each message stands alone (PROTOCOL-HTTP2, Requests: Compressed-Flag).
 #![forbid(unsafe_code)]
 
-use std::io::{Read, Write};
+mod decompress;
 
+use std::io::Write;
+
+use decompress::MessageDecompression;
 use flate2::Compression;
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use provost_wire::Code;
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-
-/// The window that a message in zstd may ask for, whatever it decompresses to: what RFC 8878, section 3.1.1.1.2, recommends that every
-/// decoder takes.
-const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
 
 /// How compressed messages of one direction of a call are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,6 +35,11 @@ pub enum CompressionFault {
         /// The limit that the reader set.
         bytes_max: u32,
     },
+    #[error(
+        "the message has too many blocks of {} for its size: compress it at once, or flush less often",
+        .0.name()
+    )]
+    TooManyBlocks(MessageEncoding),
 }
 
 impl CompressionFault {
@@ -47,7 +49,7 @@ impl CompressionFault {
     pub const fn code(&self) -> Code {
         match self {
             CompressionFault::Malformed(_) => Code::Internal,
-            CompressionFault::TooLarge { .. } => Code::ResourceExhausted,
+            CompressionFault::TooLarge { .. } | CompressionFault::TooManyBlocks(_) => Code::ResourceExhausted,
         }
     }
 }
@@ -113,29 +115,12 @@ impl MessageEncoding {
     /// The bytes of a message that was compressed, at most as many as this. Memory is taken as they come.
     ///
     /// # Errors
-    /// The bytes are not of this encoding, or there are more.
+    /// The bytes are not of this encoding, there are more, or they are in blocks so small that building their tables would take many times
+    /// as long as reading a message of this size.
     pub fn decompress(self, compressed: &[u8], bytes_max: u32) -> Result<Vec<u8>, CompressionFault> {
-        match self {
-            MessageEncoding::Identity => self.read(compressed, bytes_max),
-            MessageEncoding::Gzip => self.read(MultiGzDecoder::new(compressed), bytes_max),
-            MessageEncoding::Deflate => self.read(ZlibDecoder::new(compressed), bytes_max),
-            MessageEncoding::Zstd => {
-                let reader = StreamingDecoder::new_with_max_window_size(compressed, ZSTD_WINDOW_BYTES_MAX);
-                self.read(reader.map_err(|_| CompressionFault::Malformed(self))?, bytes_max)
-            }
-        }
-    }
-
-    fn read(self, reader: impl Read, bytes_max: u32) -> Result<Vec<u8>, CompressionFault> {
-        let mut message = Vec::new();
-        reader
-            .take(u64::from(bytes_max) + 1)
-            .read_to_end(&mut message)
-            .map_err(|_| CompressionFault::Malformed(self))?;
-        if message.len() > bytes_max as usize {
-            return Err(CompressionFault::TooLarge { bytes_max });
-        }
-        Ok(message)
+        let mut decompression = MessageDecompression::new(self, compressed, bytes_max);
+        decompression.run()?;
+        Ok(decompression.message)
     }
 }
 
@@ -194,7 +179,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_are_decompressed_as_compressed(message in vec(0_u8..4, 0..5_000)) {
+        fn messages_are_decompressed_as_compressed(bytes in vec(any::<u8>(), 0..20_000), kinds in 1_u8..=255) {
+            let message: Vec<u8> = bytes.iter().map(|byte| byte % kinds).collect();
             for encoding in MessageEncoding::ALL {
                 let compressed = encoding.compress(&message);
                 let bytes = message.len() as u32;
