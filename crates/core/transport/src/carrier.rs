@@ -103,7 +103,7 @@ pub trait Carrier: Send + Sized {
 /// What a carrier has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarrierRead {
-    /// So many bytes; there may be more.
+    /// So many bytes, or as much work as with so many; there may be more.
     Bytes(usize),
     /// Nothing is there now.
     Nothing,

@@ -19,6 +19,9 @@ const SCRATCH_BYTES: usize = 64 << 10;
 /// Bytes of it that are offered behind a direct read, and by the read that follows one: room for what comes after, little enough that
 /// the rest of a large message is not copied through it.
 const BEHIND_DIRECT_BYTES: usize = 4 << 10;
+/// Bytes that a read counts as at least in what a poll may read: within TLS each brings one record, and one with a single byte, or records
+/// without any before it, take as long as one with many.
+const READ_BYTES_MIN: usize = 1 << 10;
 /// Bytes that one poll writes at most.
 const WRITE_BYTES_MAX: usize = 512 << 10;
 /// How soon a connection that has enough on its way is looked at again.
@@ -285,7 +288,7 @@ impl Carrier for TcpCarrier {
         context: &mut Context<'_>,
     ) -> Result<CarrierRead, CarrierEnd> {
         match SCRATCH.with_borrow_mut(|scratch| self.read_once(connection, scratch, context))? {
-            Transfer::Bytes(bytes) => Ok(CarrierRead::Bytes(bytes)),
+            Transfer::Bytes(bytes) => Ok(CarrierRead::Bytes(bytes.max(READ_BYTES_MIN))),
             // Before the connection is given up, all that has come is read.
             Transfer::Done if self.write_failed.is_some() => Ok(CarrierRead::Bytes(0)),
             Transfer::Done => Ok(CarrierRead::Nothing),

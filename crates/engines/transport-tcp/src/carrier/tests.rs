@@ -1,8 +1,11 @@
 use std::cell::Cell;
+use std::io::{Read, Write};
 use std::sync::Arc;
 
-use provost_conformance::{Bench, End, LeftState, Pair, Successors, content};
-use provost_datapath::{ConnectionSignals, Engine, Restorer, Step};
+use provost_conformance::{Bench, End, LeftState, Node, Pair, Successors, content};
+use provost_datapath::{BufferPool, ConnectionSignals, Engine, Restorer, Step};
+use provost_session::Piece;
+use provost_tls::{Purpose, TlsHandshake, TlsSession};
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CHUNK_BYTES_MAX;
 
@@ -30,19 +33,20 @@ impl Successors for NoSuccessors {
     }
 }
 
+fn end(established: Established) -> End {
+    let link = Arc::new(ConnectionSignals::new());
+    let config = TransportConfig {
+        keepalive_interval_ns: 0,
+        ..TransportConfig::default()
+    };
+    End {
+        engine: Box::new(TcpTransport::new(established, config, link.clone(), 0)),
+        link,
+    }
+}
+
 /// Engines at these ends, of which each poll moves so many bytes.
 fn bench((client, server): (Established, Established), turn_bytes: u32) -> Bench {
-    let end = |established: Established| {
-        let link = Arc::new(ConnectionSignals::new());
-        let config = TransportConfig {
-            keepalive_interval_ns: 0,
-            ..TransportConfig::default()
-        };
-        End {
-            engine: Box::new(TcpTransport::new(established, config, link.clone(), 0)),
-            link,
-        }
-    };
     Bench::new(Pair {
         client: end(client),
         server: end(server),
@@ -102,4 +106,79 @@ fn only_the_queues_of_a_network_are_kept_short() {
         }
         assert_eq!(bench.client.wake_at().is_some(), waits_for_the_wire);
     }
+}
+
+/// What a client says of one call, without TLS, and the end that it was said to.
+fn said_to() -> (Vec<u8>, Established) {
+    let (client, server) = pairs::established(None);
+    let mut client = Node::new(end(client));
+    let request = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
+    client.send(Step::new(1, request), &content(1, 3_000));
+    for now in 1..10 {
+        client.poll(now);
+    }
+    let mut said = vec![0; 100_000];
+    let count = server.carrier.stream().read(&mut said).unwrap();
+    said.truncate(count);
+    (said, server)
+}
+
+/// The records of a client and of a server.
+fn shaken_hands() -> [TlsSession; 2] {
+    let (client, server) = pairs::mutual_tls();
+    let mut ends = [
+        TlsHandshake::client(&client, "127.0.0.1:1", Purpose::Records).unwrap(),
+        TlsHandshake::server(&server, Purpose::Records).unwrap(),
+    ];
+    while ends.iter().any(|end| !end.is_done()) {
+        for from in 0..2 {
+            let mut said = &ends[from].output().unwrap()[..];
+            while let Some(header) = said.first_chunk() {
+                let (record, behind) = said.split_at(5 + TlsHandshake::bytes_behind(*header));
+                ends[1 - from].input(record).unwrap();
+                said = behind;
+            }
+        }
+    }
+    ends.map(|end| end.into_session().unwrap())
+}
+
+/// Bytes that come each in a record of its own take many polls, between which others get their turn.
+#[test]
+fn a_poll_opens_so_many_records_at_most() {
+    let (said, mut server) = said_to();
+    let [mut session, of_server] = shaken_hands();
+    let listener = provost_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    listener.set_nonblocking(false).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    provost_net::make_ready(&far).unwrap();
+    let socket = CarrierSocket::new(far, Some(Box::new(of_server)), Vec::new());
+    server.carrier = TcpCarrier::new(socket, server.carrier.peer.clone());
+    let mut buffers = BufferPool::new();
+    for byte in said.chunks(1) {
+        session
+            .seal(std::iter::once(Piece::Private(byte)), &mut buffers)
+            .unwrap();
+        let record = session.output(&mut buffers).unwrap();
+        stream.write_all(record).unwrap();
+        let bytes = record.len();
+        session.sent(bytes, &mut buffers);
+    }
+    let mut server = Node::new(end(server));
+    let (mut polls, mut copied_bytes) = (0, 0);
+    while server.events.is_empty() {
+        COPIED_BYTES.set(0);
+        server.poll(polls);
+        polls += 1;
+        let records = COPIED_BYTES.get();
+        assert!(
+            records <= TcpCarrier::READ_BYTES_MAX / READ_BYTES_MIN,
+            "{records} at once"
+        );
+        copied_bytes += records;
+        assert!(polls < 1_000, "{copied_bytes} of {} bytes came", said.len());
+    }
+    assert_eq!(server.events[0].message.len(), 3_000);
+    assert!(polls > 3, "{polls}");
 }
