@@ -19,7 +19,7 @@ use tracing::Instrument;
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::apps::AppServer;
 use crate::attempts::{ATTEMPT_THREADS_MAX, ConnectAttempts};
-use crate::audit_log::{AuditLog, AuditLogError};
+use crate::audit_log::AuditLog;
 use crate::authority::AppAuthority;
 use crate::callers::CallerTrust;
 use crate::config::{Config, Sources};
@@ -29,25 +29,24 @@ use crate::connections::ConnectionRegistry;
 use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
-use crate::grpc::{GrpcAccess, NotListening};
-use crate::grpc_certificates::GrpcTlsError;
-use crate::hot_restart::{self, Predecessor, PredecessorError, ResumedCallers};
+use crate::grpc::GrpcAccess;
+use crate::hot_restart::{self, Predecessor, ResumedCallers};
 use crate::live_change::LiveChanges;
 use crate::name_lookup::LOOKUP_THREADS_MAX;
-use crate::observe::ObserveError;
 use crate::peers::PeerAccess;
 use crate::permits::{ConnectionBounds, Permits};
 use crate::policies::{Change, ChangeError, KeptPolicies, Mode, Policies, Registry, Report};
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::relay::RelayAccess;
 use crate::reload::{ReloadError, Reloaded};
-use crate::runtime::{Overloaded, RuntimeCommand};
+use crate::runtime::RuntimeCommand;
 use crate::runtime_events::{self, EventsOfRuntimes};
 use crate::runtimes::Runtimes;
 use crate::schema_learning::SchemaLearning;
-use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore, StoreError};
+use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore};
 use crate::services::Services;
-use crate::sockets::{self, Listeners, SocketError};
+use crate::sockets::{self, Listeners};
+use crate::start_error::StartError;
 use crate::thread_pool::{self, WorkThreads};
 use crate::transport::Limits;
 use crate::upgrade::{
@@ -65,106 +64,6 @@ const CLIENTS_GRACE: Duration = Duration::from_millis(500);
 const BLOCKING_THREADS_SPARE: usize = 16;
 /// How long a process stays that another one has replaced, so that who asked for it gets an answer.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
-
-/// Why the service did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The control socket could not be made.
-    #[error("control.socket {}: {source}{}", path.display(), socket_hint(source))]
-    Socket {
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The admin socket could not be made.
-    #[error("admin.socket {}: {source}{}", path.display(), socket_hint(source))]
-    AdminSocket {
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A listener could not be opened.
-    #[error("listener {address}: {source}")]
-    Listener {
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A listener for gRPC clients could not be opened.
-    #[error(transparent)]
-    Grpc(#[from] NotListening),
-    /// A schema that is to be loaded at the start is not usable.
-    #[error("schemas.prefetch: {0}")]
-    Schema(#[from] StoreError),
-    /// What the node tells about itself cannot be had.
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
-    /// The page cannot be had.
-    #[error("page.listen {address}: {source}{}", socket_hint(source))]
-    Page {
-        /// Its address, as configured.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A library of the configuration's list cannot be loaded.
-    #[error("engines: {0}")]
-    Engine(String),
-    /// A policy of the configuration cannot be attached.
-    #[error(transparent)]
-    Policy(#[from] ChangeError),
-    /// The TLS files are not usable.
-    #[error(transparent)]
-    Tls(#[from] GrpcTlsError),
-    /// Where the SPIFFE Workload API is, is not known; or it has not answered a process that is to take over.
-    #[error("{0}")]
-    Workload(String),
-    /// A thread or a descriptor was refused by the system.
-    #[error("{what}: {source}")]
-    System {
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The audit log cannot be written.
-    #[error(transparent)]
-    Audit(#[from] AuditLogError),
-    /// A runtime took no command at the start: it has no app that was taken over.
-    #[error("cannot go on with the apps of the process before: {0}")]
-    Adopt(Overloaded),
-    /// Another process keeps the service.
-    #[error("cannot take over: {0}")]
-    HotRestart(#[from] PredecessorError),
-    /// The control plane ended before it began.
-    #[error("the control plane's thread ended unexpectedly")]
-    Died,
-}
-
-impl From<SocketError> for StartError {
-    fn from(error: SocketError) -> StartError {
-        match error {
-            SocketError::Control { path, source } => StartError::Socket { path, source },
-            SocketError::Admin { path, source } => StartError::AdminSocket { path, source },
-            SocketError::Peers { address, source } => StartError::Listener { address, source },
-            SocketError::Grpc(error) => StartError::Grpc(error),
-            SocketError::Http(error) => StartError::Observe(error),
-            SocketError::Page { address, source } => StartError::Page { address, source },
-            SocketError::System(source) => StartError::System {
-                what: "a socket at which the node is found",
-                source,
-            },
-        }
-    }
-}
-
-fn socket_hint(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::AddrInUse => ": another service answers there; stop it, or name another path",
-        io::ErrorKind::NotFound => ": make its directory, or name another path",
-        io::ErrorKind::PermissionDenied => ": run as a user who may write there, or name another path",
-        _ => "",
-    }
-}
 
 /// How far a shutdown has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
