@@ -32,6 +32,7 @@ mod counts;
 mod endpoint_health;
 mod enforcement;
 mod foreign_text;
+mod fresh_sockets;
 pub mod fuzzing;
 mod grpc;
 mod grpc_certificates;

@@ -613,6 +613,7 @@ fn start(
     // Nobody else has the sockets: the file is this process's as well.
     take_up_policies(&plane);
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
+    listeners.fresh.stay();
     let begun = StartedNode {
         plane,
         listeners,
@@ -662,6 +663,7 @@ async fn succeed(
         "the state of another process has been restored"
     );
     plane.connections.report_restored();
+    listeners.fresh.stay();
     reload::apply_configured(&plane, &taken.configured);
     let begun = StartedNode {
         plane,

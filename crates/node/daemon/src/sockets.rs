@@ -9,10 +9,11 @@ use provost_shm::PacketListener;
 
 use crate::admin::{self, AdminSocket};
 use crate::config::{Config, ListenAddress, ListenerConfig};
+use crate::fresh_sockets::FreshSockets;
 use crate::grpc::{self, GrpcSockets, InheritedSocket, NotListening};
 use crate::observe::{self, ObserveError};
 use crate::page;
-use crate::stream_listener::StreamListener;
+use crate::stream_listener::{self, StreamListener};
 use crate::transport::{ListeningTransport, PeerListener, TransportKind};
 use crate::upgrade::OwnSockets;
 
@@ -44,6 +45,8 @@ pub(crate) struct Listeners {
     pub(crate) http: Option<StreamListener>,
     pub(crate) page: Option<StreamListener>,
     pub(crate) grpc: GrpcSockets,
+    /// Files of those that were not taken over.
+    pub(crate) fresh: FreshSockets,
 }
 
 /// Opens the socket of one listener, and says where it is.
@@ -87,43 +90,47 @@ impl Listeners {
     /// Opens the others too.
     pub(crate) fn open(config: &Config, peers: Vec<Box<dyn PeerListener>>) -> Result<Listeners, SocketError> {
         let path = &config.control.socket;
+        let fresh = FreshSockets::default();
         let control =
             PacketListener::bind(path, config.socket_mode()).map_err(|source| SocketError::Control {
                 path: path.clone(),
-                source,
+                source: stream_listener::in_the_way(path, source),
             })?;
+        fresh.add(path);
         Ok(Listeners {
             control,
-            admin: open_admin(config)?,
+            admin: open_admin(config, &fresh)?,
             peers,
-            http: open_http(config)?,
-            page: open_page(config)?,
-            grpc: grpc::open_all(config, Vec::new())?,
+            http: open_http(config, &fresh)?,
+            page: open_page(config, &fresh)?,
+            grpc: grpc::open_all(config, Vec::new(), &fresh)?,
+            fresh,
         })
     }
 
     /// Those of the process before, and those that it did not have.
     pub(crate) fn hot_restart(config: &Config, taken: Sockets) -> Result<Listeners, SocketError> {
         let listen = |(transport, socket)| listen(transport, socket);
+        let fresh = FreshSockets::default();
         let peers = taken.peers.into_iter().map(listen).collect::<io::Result<_>>();
         let wanted = config.admin.socket_beside(&config.control.socket);
         let admin = match taken.admin {
             Some((socket, path)) if config.admin.enabled && path == wanted => {
                 Some(AdminSocket::listening(socket, &path).map_err(system)?)
             }
-            _ => open_admin(config)?,
+            _ => open_admin(config, &fresh)?,
         };
         let http = match taken.http {
             Some((socket, address)) if address == config.observe.listen => {
                 go_on_with(socket, config.observe.address())?
             }
-            _ => open_http(config)?,
+            _ => open_http(config, &fresh)?,
         };
         let page = match taken.page {
             Some((socket, address)) if address == config.page.listen => {
                 go_on_with(socket, config.page.address())?
             }
-            _ => open_page(config)?,
+            _ => open_page(config, &fresh)?,
         };
         Ok(Listeners {
             control: taken.control,
@@ -131,7 +138,8 @@ impl Listeners {
             peers: peers.map_err(system)?,
             http,
             page,
-            grpc: grpc::open_all(config, taken.grpc)?,
+            grpc: grpc::open_all(config, taken.grpc, &fresh)?,
+            fresh,
         })
     }
 
@@ -188,20 +196,26 @@ pub(crate) struct Sockets {
     pub(crate) peers: Vec<(TransportKind, OwnedFd)>,
 }
 
-fn open_admin(config: &Config) -> Result<Option<AdminSocket>, SocketError> {
-    admin::open(config).map_err(|source| SocketError::Admin {
+fn open_admin(config: &Config, fresh: &FreshSockets) -> Result<Option<AdminSocket>, SocketError> {
+    let opened = admin::open(config).map_err(|source| SocketError::Admin {
         path: config.admin.socket_beside(&config.control.socket),
         source,
-    })
+    })?;
+    if let Some(admin) = &opened {
+        fresh.add(admin.path());
+    }
+    Ok(opened)
 }
 
-fn open_http(config: &Config) -> Result<Option<StreamListener>, SocketError> {
+fn open_http(config: &Config, fresh: &FreshSockets) -> Result<Option<StreamListener>, SocketError> {
     // The configuration was checked: what is there is an address.
     let address = config.observe.address().unwrap_or_default();
-    Ok(address.as_ref().map(observe::open).transpose()?)
+    let opened = address.as_ref().map(observe::open).transpose()?;
+    opened.iter().for_each(|listener| fresh.add_listener(listener));
+    Ok(opened)
 }
 
-fn open_page(config: &Config) -> Result<Option<StreamListener>, SocketError> {
+fn open_page(config: &Config, fresh: &FreshSockets) -> Result<Option<StreamListener>, SocketError> {
     let address = config.page.address().unwrap_or_default();
     let open = |address: &ListenAddress| {
         page::open(address, config.admin_mode()).map_err(|source| SocketError::Page {
@@ -209,7 +223,9 @@ fn open_page(config: &Config) -> Result<Option<StreamListener>, SocketError> {
             source,
         })
     };
-    address.as_ref().map(open).transpose()
+    let opened = address.as_ref().map(open).transpose()?;
+    opened.iter().for_each(|listener| fresh.add_listener(listener));
+    Ok(opened)
 }
 
 /// Goes on with a socket of the process before, at the address that the configuration has.

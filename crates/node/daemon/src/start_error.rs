@@ -13,6 +13,7 @@ use crate::policies::ChangeError;
 use crate::runtime::Overloaded;
 use crate::schemas::StoreError;
 use crate::sockets::SocketError;
+use crate::stream_listener::{listening_hint, port_hint, socket_hint};
 
 /// Why the service did not start.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// A listener could not be opened.
-    #[error("listener {address}: {source}")]
+    #[error("listener {address}: {source}{}", port_hint(source))]
     Listener {
         address: SocketAddr,
         /// What the system said.
@@ -48,7 +49,7 @@ pub enum StartError {
     #[error(transparent)]
     Observe(#[from] ObserveError),
     /// The page cannot be had.
-    #[error("page.listen {address}: {source}{}", socket_hint(source))]
+    #[error("page.listen {address}: {source}{}", listening_hint(address, source))]
     Page {
         /// Its address, as configured.
         address: String,
@@ -102,14 +103,5 @@ impl From<SocketError> for StartError {
                 source,
             },
         }
-    }
-}
-
-fn socket_hint(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::AddrInUse => ": another service answers there; stop it, or name another path",
-        io::ErrorKind::NotFound => ": make its directory, or name another path",
-        io::ErrorKind::PermissionDenied => ": run as a user who may write there, or name another path",
-        _ => "",
     }
 }

@@ -112,13 +112,61 @@ pub(crate) fn bind_unix(path: &Path, terms: UnixSocketTerms) -> io::Result<Owned
             std::fs::remove_file(path)?;
             rustix::net::bind(&socket, &address)?;
         }
-        result => result?,
+        result => result.map_err(|error| in_the_way(path, error.into()))?,
     }
     if let SocketMode::Exactly(mode) = terms.mode {
         rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
     }
     rustix::net::listen(&socket, terms.backlog)?;
     Ok(socket)
+}
+
+/// Why a socket cannot be made at a path, where something else than a socket is there.
+pub(crate) fn in_the_way(path: &Path, source: io::Error) -> io::Error {
+    use std::os::unix::fs::FileTypeExt;
+    let there = std::fs::symlink_metadata(path).map(|there| there.file_type());
+    let what = match there {
+        Ok(there) if source.kind() == io::ErrorKind::AddrInUse && !there.is_socket() => {
+            if there.is_dir() {
+                "is a directory, not a socket"
+            } else if there.is_symlink() {
+                "is a link, not a socket"
+            } else {
+                "is a file, not a socket"
+            }
+        }
+        _ => return source,
+    };
+    let problem = format!("{what}: name another path, or move away what is there");
+    io::Error::new(io::ErrorKind::AlreadyExists, problem)
+}
+
+/// What to do where the socket of a path cannot be made.
+pub(crate) fn socket_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ": another service answers there; stop it, or name another path",
+        io::ErrorKind::NotFound => ": make its directory, or name another path",
+        io::ErrorKind::PermissionDenied => ": run as a user who may write there, or name another path",
+        _ => "",
+    }
+}
+
+/// What to do where a port cannot be listened at.
+pub(crate) fn port_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ": another program listens there; stop it, or name another address",
+        io::ErrorKind::AddrNotAvailable => ": name an address that this machine has",
+        io::ErrorKind::PermissionDenied => ": name a port from 1024, or run as a user who may have this one",
+        _ => "",
+    }
+}
+
+/// What to do where an address cannot be listened at, `IP:PORT` or `unix:PATH`.
+pub(crate) fn listening_hint(address: &str, source: &io::Error) -> &'static str {
+    match ListenAddress::parse(address) {
+        Ok(ListenAddress::Unix(_)) => socket_hint(source),
+        _ => port_hint(source),
+    }
 }
 
 fn new_socket() -> rustix::io::Result<OwnedFd> {
@@ -153,11 +201,16 @@ mod tests {
             StreamListener::open(&ListenAddress::Unix(path.clone()), terms)
         };
         std::fs::write(&path, "somebody's notes").unwrap();
-        assert!(open().is_err());
+        let said = open().unwrap_err().to_string();
+        assert!(said.starts_with("is a file, not a socket: name"), "{said}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's notes");
         std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let said = open().unwrap_err().to_string();
+        assert!(said.starts_with("is a directory, not a socket"), "{said}");
+        std::fs::remove_dir(&path).unwrap();
         drop(open().unwrap());
         let _answers = open().unwrap();
-        assert!(open().is_err());
+        assert_eq!(open().unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

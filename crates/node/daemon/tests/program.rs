@@ -275,6 +275,62 @@ fn a_killed_service_leaves_a_socket_that_the_next_one_replaces() {
     assert_eq!(next.exit_code(), Some(0));
 }
 
+/// A start that fails with a configuration: what it says.
+fn fails_with(directory: &Path, text: &str) -> String {
+    let file = directory.join("provostd.toml");
+    std::fs::write(&file, text).expect("a file");
+    let output = provostd()
+        .arg("--config")
+        .arg(&file)
+        .output()
+        .expect("a program that runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    std::fs::remove_file(&file).expect("a file");
+    said
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_sockets() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("a port").port();
+    let text = format!(
+        "[control]\nsocket = \"{0}/a.sock\"\n[observe]\nlisten = \"unix:{0}/m.sock\"\n\
+         [[grpc.listener]]\nname = \"unix\"\napp = \"g\"\naddress = \"unix:{0}/g.sock\"\n\
+         [[grpc.listener]]\nname = \"port\"\napp = \"g\"\naddress = \"127.0.0.1:{port}\"\n",
+        folder.display()
+    );
+    let said = fails_with(folder, &text);
+    assert!(said.contains("another program listens there"), "{said}");
+    assert_eq!(std::fs::read_dir(folder).expect("a directory").count(), 0);
+}
+
+#[test]
+fn what_is_no_socket_is_named_for_what_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("file"), "precious").expect("a file");
+    std::fs::create_dir(path("folder")).expect("a folder");
+    let control = format!("[control]\nsocket = \"{}\"\n", path("a.sock"));
+    let grpc = "[[grpc.listener]]\nname = \"g\"\napp = \"g\"\naddress = ";
+    for (name, what) in [("file", "is a file"), ("folder", "is a directory")] {
+        let there = path(name);
+        for text in [
+            format!("[control]\nsocket = \"{there}\"\n"),
+            format!("{control}[admin]\nsocket = \"{there}\"\n"),
+            format!("{control}{grpc}\"unix:{there}\"\n"),
+        ] {
+            let said = fails_with(directory.path(), &text);
+            let expected = format!("{there}: {what}, not a socket: name another path");
+            assert!(said.contains(&expected), "{said}");
+            assert!(!said.contains("another service"), "{said}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(path("file")).expect("a file"), "precious");
+}
+
 #[test]
 fn a_service_manager_hears_when_it_is_ready_and_when_it_stops() {
     let directory = tempfile::tempdir().expect("a directory");

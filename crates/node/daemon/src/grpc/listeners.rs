@@ -20,10 +20,11 @@ use super::node_services;
 use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, open};
 use crate::config::{Config, GrpcListenerConfig, ListenAddress, TransparentMode};
+use crate::fresh_sockets::FreshSockets;
 use crate::grpc_certificates::ListenerTlsSource;
 use crate::log::{self, EventSubject};
 use crate::places::{let_losers_go, network_of};
-use crate::stream_listener::{AcceptedStream, StreamListener};
+use crate::stream_listener::{AcceptedStream, StreamListener, listening_hint};
 
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -32,7 +33,10 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// A listener that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("grpc.listener \"{name}\" {address}: {source}")]
+#[error(
+    "grpc.listener \"{name}\" {address}: {source}{}",
+    listening_hint(address, source)
+)]
 pub struct NotListening {
     /// What the configuration calls it.
     pub name: String,
@@ -126,6 +130,7 @@ pub(crate) struct PreparedListeners {
 pub(crate) fn open_all(
     config: &Config,
     mut inherited: Vec<InheritedSocket>,
+    fresh: &FreshSockets,
 ) -> Result<GrpcSockets, NotListening> {
     let mut open_one = |config: &GrpcListenerConfig| {
         let key = config.socket_key();
@@ -134,7 +139,7 @@ pub(crate) fn open_all(
                 let address = config.listen_address().map_err(io::Error::other)?;
                 StreamListener::listening(inherited.swap_remove(at).socket, address)
             }
-            None => open(config),
+            None => open(config).inspect(|listener| fresh.add_listener(listener)),
         }
     };
     let listeners = config.grpc.listeners.iter();
@@ -237,6 +242,7 @@ impl GrpcAccess {
     /// Does all that can fail of making the listeners those of another configuration.
     pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedListeners, NotListening> {
         let open_now = self.listeners.0.borrow();
+        let fresh = FreshSockets::default();
         let mut prepared = PreparedListeners {
             opened: Vec::new(),
             kept: Vec::new(),
@@ -247,8 +253,10 @@ impl GrpcAccess {
                 continue;
             }
             let socket = open(wanted).map_err(|source| not_listening(wanted, source))?;
+            fresh.add_listener(&socket);
             prepared.opened.push((wanted.clone(), socket));
         }
+        fresh.stay();
         Ok(prepared)
     }
 

@@ -23,6 +23,7 @@ use std::io;
 use provost_engine::MethodCalls;
 
 use crate::control_plane::ControlPlane;
+use crate::stream_listener::listening_hint;
 
 pub use crate::audit_log::{AuditLog, AuditLogError};
 pub use crate::config::{ListenAddress, ObserveConfig};
@@ -35,7 +36,7 @@ pub(crate) use otlp::export;
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The address cannot be listened at.
-    #[error("observe.listen {address}: {source}")]
+    #[error("observe.listen {address}: {source}{}", listening_hint(address, source))]
     Listen {
         address: String,
         /// What the system said.
