@@ -35,7 +35,7 @@ use crate::live_change::LiveChanges;
 use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::peers::PeerAccess;
 use crate::permits::{ConnectionBounds, Permits};
-use crate::policies::{Change, ChangeError, KeptPolicies, Mode, Policies, Registry, Report};
+use crate::policies::{Change, ChangeError, Mode, Policies, PoliciesNotKept, PolicyFile, Registry, Report};
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::relay::RelayAccess;
 use crate::reload::{ReloadError, Reloaded};
@@ -444,9 +444,6 @@ impl ServingTasks {
             resumed,
             callers,
         } = begun;
-        let config = &plane.config.started;
-        let path = config.admin.policies_file_beside(&config.control.socket);
-        plane.policies.keep_in(path);
         let paths = listeners.paths();
         let server = Rc::new(AppServer {
             config: Rc::clone(&plane.config),
@@ -512,6 +509,7 @@ async fn stop(
     for path in &tasks.paths {
         let _ = std::fs::remove_file(path);
     }
+    plane.policies.keep_no_more();
     tracing::info!(connections = plane.connections.count(), "stopped");
 }
 
@@ -523,6 +521,7 @@ async fn be_replaced(plane: &ControlPlane, order: UpgradeOrder) -> Option<NodeEn
     match hot_restart::replace(plane, &request).instrument(span).await {
         Ok(replaced) => {
             let process = replaced.report.process;
+            plane.policies.keep_no_more();
             let _ = done.send(Ok(replaced.report.clone()));
             replaced.leave();
             // Whoever asked at the admin API still gets its answer.
@@ -610,9 +609,9 @@ fn start(
     let (peers, addresses) = sockets::open_peers(&parts.config)?;
     let (plane, events) = make(parts, addresses, workload, upgrades)?;
     let listeners = Listeners::open(&plane.config.started, peers)?;
-    // Nobody else has the sockets: the file is this process's as well.
-    take_up_policies(&plane);
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
+    // Last: what was kept stays as it was where a start fails.
+    take_up_policies(&plane)?;
     listeners.fresh.stay();
     let begun = StartedNode {
         plane,
@@ -625,16 +624,13 @@ fn start(
 }
 
 /// Goes on with what operators had made of the policies, or says what was lost of it.
-fn take_up_policies(plane: &ControlPlane) {
+fn take_up_policies(plane: &ControlPlane) -> Result<(), PoliciesNotKept> {
     let config = &plane.config.started;
-    let path = config.admin.policies_file_beside(&config.control.socket);
-    match KeptPolicies::read(&path) {
-        Ok(Some(kept)) => plane.policies.begin_with(kept, config.admin.persist),
-        Ok(None) => {}
-        Err(error) => {
-            tracing::error!(path = %path.display(), %error, "what operators had made of the policies cannot be read");
-        }
-    }
+    plane.policies.take_up(&PolicyFile {
+        path: &config.admin.policies_file_beside(&config.control.socket),
+        control_socket: &config.control.socket,
+        is_persistent: config.admin.persist,
+    })
 }
 
 /// Begins in the place of another process.
@@ -665,6 +661,11 @@ async fn succeed(
     plane.connections.report_restored();
     listeners.fresh.stay();
     reload::apply_configured(&plane, &taken.configured);
+    let config = &plane.config.started;
+    let path = config.admin.policies_file_beside(&config.control.socket);
+    let keeping =
+        policies::keep_after_predecessor(Rc::clone(&plane.policies), path, config.control.socket.clone());
+    tokio::task::spawn_local(keeping);
     let begun = StartedNode {
         plane,
         listeners,

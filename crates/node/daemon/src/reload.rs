@@ -30,7 +30,7 @@ pub struct Reloaded {
     pub changes: Vec<ConfigChange>,
     /// What became of the policies.
     pub policies: Report,
-    /// Policies that may not do what was meant.
+    /// What it has undone that operators had done at run time, and policies that may not do what was meant.
     pub warnings: Vec<String>,
 }
 
@@ -119,6 +119,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let next = plane.config.started.with_live_keys_of(&new);
     let listeners = plane.grpc.prepare(&new)?;
     let certificates = plane.peers.grpc.prepare(&next)?;
+    let undone = plane.policies.made_at_run_time().undone_by(&attachments);
     plane.policies.maker.set_configured(&attachments);
     let policies = plane.changes.carry_out(change, Mode::Apply).await?;
     plane.policies.set_configured(attachments);
@@ -157,10 +158,11 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     plane.peers.grpc.read_again().await;
     let checked = plane.checked_policies();
     let checking = tokio::task::spawn_blocking(move || checked.warnings());
+    let warnings = undone.into_iter().chain(checking.await.unwrap_or_default());
     Ok(Reloaded {
         changes,
         policies,
-        warnings: checking.await.unwrap_or_default(),
+        warnings: warnings.collect(),
     })
 }
 

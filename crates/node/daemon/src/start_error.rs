@@ -9,7 +9,7 @@ use crate::grpc::NotListening;
 use crate::grpc_certificates::GrpcTlsError;
 use crate::hot_restart::PredecessorError;
 use crate::observe::ObserveError;
-use crate::policies::ChangeError;
+use crate::policies::{ChangeError, PoliciesNotKept};
 use crate::runtime::Overloaded;
 use crate::schemas::StoreError;
 use crate::sockets::SocketError;
@@ -62,6 +62,9 @@ pub enum StartError {
     /// A policy of the configuration cannot be attached.
     #[error(transparent)]
     Policy(#[from] ChangeError),
+    /// What operators had made of the policies cannot be gone on with.
+    #[error(transparent)]
+    NotKept(#[from] PoliciesNotKept),
     /// The TLS files are not usable.
     #[error(transparent)]
     Tls(#[from] GrpcTlsError),

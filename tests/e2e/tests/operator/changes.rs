@@ -173,6 +173,84 @@ fn what_was_attached_at_run_time_is_said_to_be_lost_at_the_next_start_or_is_ther
         ));
         node.restart();
         assert_eq!(operator.policies(), ["newer", "always"]);
-        assert!(operator.text(&["status"]).contains("attached \"mine\""));
+        let said = operator.text(&["status"]);
+        assert!(
+            said.contains("attached \"mine\"") && said.contains("policies.toml.old"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn a_process_that_takes_over_keeps_policies_and_one_that_cannot_says_so() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let folder = world.directory().join("kept");
+        std::fs::create_dir(&folder).unwrap();
+        let options = NodeOptions {
+            tables: format!(
+                "[admin]\npersist = true\npolicies_file = \"{}/policies.toml\"\n",
+                folder.display()
+            ),
+            ..NodeOptions::default()
+        };
+        let mut node = world.node("a", &options);
+        let operator = Operator::of(&node);
+        let attach = |name: &str| {
+            let attached = operator.json(&["policy", "attach", "--kind", "null", "--name", name]);
+            attached["warnings"].to_string()
+        };
+        assert!(!attach("before").contains("lost when the service stops"));
+        let holds = |process: u32| {
+            let lock = std::fs::read_to_string(folder.join("policies.toml.lock"));
+            lock.is_ok_and(|text| text.ends_with(&format!("process {process}")))
+        };
+        assert!(holds(node.process()));
+        let process = node.replace().process;
+        eventually("the successor keeps policies", WAIT_MAX, || holds(process));
+        attach("after");
+        let kept = std::fs::read_to_string(folder.join("policies.toml")).unwrap();
+        assert!(
+            kept.contains("\"before\"") && kept.contains("\"after\""),
+            "{kept}"
+        );
+
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = attach("third");
+        assert!(said.contains("lost when the service stops"), "{said}");
+        assert!(said.contains("policies.toml: No such file"), "{said}");
+        let shown = operator.run(&["policy", "detach", "third"]);
+        let shown = shown.stdout + &shown.stderr;
+        assert!(shown.contains("lost when the service stops"), "{shown}");
+        std::fs::create_dir(&folder).unwrap();
+        assert!(!attach("fourth").contains("lost when the service stops"));
+    });
+}
+
+#[test]
+fn a_reload_names_what_it_undoes() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let options = NodeOptions {
+            tables: "[[policy]]\nname = \"always\"\nkind = \"null\"\n".to_owned(),
+            ..NodeOptions::default()
+        };
+        let node = world.node("a", &options);
+        let operator = Operator::of(&node);
+        operator.text(&["policy", "attach", "--kind", "null", "--name", "mine"]);
+        operator.text(&["policy", "attach", "--kind", "null", "--name", "too"]);
+        operator.text(&["policy", "detach", "always"]);
+        let said = operator.run(&["config", "reload"]);
+        let said = said.stdout + &said.stderr;
+        assert!(
+            said.contains("detached: mine, too (attached at run time)"),
+            "{said}"
+        );
+        assert!(
+            said.contains("attached again: always (detached at run time)"),
+            "{said}"
+        );
+        let again = operator.run(&["config", "reload"]);
+        assert!(!(again.stdout + &again.stderr).contains("at run time"));
     });
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use provost_admin::v1;
+use provost_policies::rate_limit;
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -13,10 +14,14 @@ use crate::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
 };
 
+use crate::plurals::counted;
 use crate::suggestion::what_is_known;
 use crate::upgrade::{UpgradeError, UpgradeOrder, UpgradeRequest};
 
 use super::desk::Desk;
+
+/// The key that says what a limit is.
+const RATE: &str = "requests_per_second";
 
 /// Attaches a policy, or says what that would do.
 pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Result<v1::Change, Status> {
@@ -24,16 +29,45 @@ pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Resul
         .policy
         .ok_or_else(|| Status::invalid_argument("policy: say what is to be attached"))?;
     let attachment = attachment(policy)?;
-    let warnings = check_fit(desk, attachment.clone()).await?;
-    let change = Change::Attach {
-        attachment,
-        at: match asked.position {
-            Some(position) => Position::At(position as usize),
-            None => Position::Last,
-        },
+    let mut warnings = check_fit(desk, attachment.clone()).await?;
+    warnings.extend(limits_nothing(&attachment));
+    let at = match asked.position {
+        Some(position) => Position::At(position as usize),
+        None => Position::Last,
     };
-    let done = make(desk, change, mode(asked.dry_run)).await?;
-    Ok(v1::Change { warnings, ..done })
+    let name = attachment.name.clone();
+    let mut done = make(desk, Change::Attach { attachment, at }, mode(asked.dry_run)).await?;
+    let others = desk.plane.policies.table();
+    let others = others
+        .entries
+        .iter()
+        .filter(|entry| entry.attachment.name != name);
+    warnings.extend(beyond_the_last(at, others.count()));
+    done.warnings.splice(0..0, warnings);
+    Ok(done)
+}
+
+/// What to say of a place in the order that there is not.
+fn beyond_the_last(at: Position, others: usize) -> Option<String> {
+    match at {
+        Position::At(at) if at > others => Some(format!(
+            "there is no position {at}: {}, so it is the last, at position {others}",
+            counted(
+                others,
+                "policy is attached beside it",
+                "policies are attached beside it"
+            )
+        )),
+        Position::At(_) | Position::Last => None,
+    }
+}
+
+/// What to say of a limit without a rate. (One that says that it is unlimited is taken at its word: it counts and queues nothing, and costs
+/// what a limit costs.)
+fn limits_nothing(attachment: &Attachment) -> Option<String> {
+    let is_meant = attachment.kind != rate_limit::KIND || attachment.config.contains_key(RATE);
+    (!is_meant)
+        .then(|| format!("it limits nothing: set {RATE} to a number of calls (\"unlimited\" is the default)"))
 }
 
 /// Checks a policy against the schemas that the node knows, those of apps that are not connected too: one that fits none of
@@ -82,8 +116,9 @@ pub(crate) async fn set(desk: &Desk, asked: v1::SetPolicyRequest) -> Result<v1::
         name: asked.name,
         config,
     };
-    let done = make(desk, change, mode(asked.dry_run)).await?;
-    Ok(v1::Change { warnings, ..done })
+    let mut done = make(desk, change, mode(asked.dry_run)).await?;
+    done.warnings.splice(0..0, warnings);
+    Ok(done)
 }
 
 /// Puts the policies into another order.
@@ -177,7 +212,23 @@ pub(crate) async fn roll_back(desk: &Desk, asked: v1::RollbackEngineRequest) -> 
 
 async fn make(desk: &Desk, change: Change, mode: Mode) -> Result<v1::Change, Status> {
     let report = desk.plane.changes.carry_out(change, mode).await;
-    report.map(answer).map_err(|error| refusal(&error))
+    let mut done = report.map(answer).map_err(|error| refusal(&error))?;
+    if mode == Mode::Apply {
+        done.warnings.extend(lost_at_the_end(desk));
+    }
+    Ok(done)
+}
+
+/// What to say of a change that is not kept, where changes are to be kept.
+fn lost_at_the_end(desk: &Desk) -> Option<String> {
+    let failure = desk.plane.policies.keep_failure()?;
+    let is_to_be_kept = desk.plane.config.started.admin.persist;
+    is_to_be_kept.then(|| {
+        format!(
+            "it is lost when the service stops: it cannot be kept in admin.policies_file {failure}; `provost config write` \
+             writes it into the configuration"
+        )
+    })
 }
 
 /// A report as the tools see it.
@@ -343,5 +394,25 @@ mod tests {
         assert!(of(&|policy| policy.side = "left".into()).starts_with("side: \"left\""));
         assert!(of(&|policy| policy.on_fault = "panic".into()).starts_with("on_fault: \"panic\""));
         assert!(of(&|policy| policy.config = "burst =".into()).starts_with("config: "));
+    }
+
+    #[test]
+    fn a_position_that_there_is_not_and_a_limit_of_nothing_are_said() {
+        assert_eq!(beyond_the_last(Position::At(6), 6), None);
+        assert_eq!(beyond_the_last(Position::Last, 0), None);
+        let said = beyond_the_last(Position::At(99), 6).unwrap();
+        assert!(
+            said.contains("no position 99: 6 policies are") && said.ends_with("at position 6"),
+            "{said}"
+        );
+        let mut limit = Attachment::of_kind("rate-limit");
+        assert!(
+            limits_nothing(&limit)
+                .unwrap()
+                .contains("set requests_per_second")
+        );
+        limit.config.insert(RATE.into(), "unlimited".into());
+        assert_eq!(limits_nothing(&limit), None);
+        assert_eq!(limits_nothing(&Attachment::of_kind("null")), None);
     }
 }

@@ -68,12 +68,7 @@ fn warnings(plane: &ControlPlane, of_policies: &[String]) -> Vec<String> {
     let open = openness(&plane.config.live()).map(str::to_owned);
     let certificates = plane.peers.certificates.iter();
     let failures = observe::failures(plane).into_iter();
-    let lost = plane.policies.lost().map(|done| {
-        format!(
-            "policies: the last end of the service has lost what operators had done at run time ({done}): `provost config \
-             write` keeps such changes, or admin.persist = true"
-        )
-    });
+    let lost = plane.policies.lost().map(|lost| format!("policies: {lost}"));
     open.into_iter()
         .chain(lost)
         .chain(of_policies.iter().cloned())

@@ -33,8 +33,10 @@ pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
 pub(crate) mod disclosure;
+mod file_lock;
 pub(crate) mod fit;
 mod history;
+mod keeping;
 mod kept;
 pub(crate) mod listing;
 pub mod registry;
@@ -60,7 +62,9 @@ pub use attachment::{AppliesTo, Attachment, OnFault};
 pub(crate) use attachment::{matches, matches_method};
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 pub(crate) use history::ChangeHistory;
-pub(crate) use kept::KeptPolicies;
+pub use keeping::PoliciesNotKept;
+use keeping::PolicyKeeping;
+pub(crate) use keeping::{PolicyFile, keep_after_predecessor};
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
@@ -78,16 +82,6 @@ pub(crate) struct Policies {
     turn: tokio::sync::Mutex<()>,
     /// What changes have brought lately.
     pub(crate) history: ChangeHistory,
-}
-
-/// Where policies that operators have changed are kept, and what came of that.
-#[derive(Default)]
-struct PolicyKeeping {
-    path: Option<PathBuf>,
-    /// What the file has, if that is known: a change that leaves it as it is writes nothing.
-    written: Option<KeptPolicies>,
-    failure: Option<String>,
-    lost: Option<String>,
 }
 
 /// A policy that is attached, for those who read what it has counted.
@@ -128,58 +122,6 @@ impl Policies {
         self.maker.set_configured(&attachments);
         self.configured.replace(Rc::new(attachments));
         self.keep();
-    }
-
-    /// From now on, keeps what operators make of the policies in this file.
-    pub(crate) fn keep_in(&self, path: PathBuf) {
-        self.keeping.borrow_mut().path = Some(path);
-        self.keep();
-    }
-
-    /// Goes on with what the process before has kept in a file, where that is wanted and the configuration is still the same; else
-    /// says what was lost.
-    pub(crate) fn begin_with(&self, kept: KeptPolicies, is_wanted: bool) {
-        let done = kept.differences();
-        if is_wanted && *self.configured() == kept.configured {
-            let attachments = kept.policy;
-            match self.maker.changed(&self.table(), &Change::Apply { attachments }) {
-                Ok(table) => {
-                    tracing::info!(done, "policies are as operators had made them at run time");
-                    return self.commit(table);
-                }
-                Err(error) => tracing::error!(%error, "policies of before cannot be attached again"),
-            }
-        }
-        tracing::warn!(
-            done,
-            "policies that operators had changed at run time are as configured again"
-        );
-        self.keeping.borrow_mut().lost = Some(done);
-    }
-
-    /// What a start has lost of what operators had made of the policies, until they change them again.
-    pub(crate) fn lost(&self) -> Option<String> {
-        self.keeping.borrow().lost.clone()
-    }
-
-    /// Why what operators make of the policies is not kept, if it is not.
-    pub(crate) fn keep_failure(&self) -> Option<String> {
-        self.keeping.borrow().failure.clone()
-    }
-
-    fn keep(&self) {
-        let mut keeping = self.keeping.borrow_mut();
-        let Some(path) = &keeping.path else { return };
-        let now = KeptPolicies {
-            configured: self.configured().to_vec(),
-            policy: self.effective(),
-        };
-        if keeping.written.as_ref() == Some(&now) {
-            return;
-        }
-        let failure = now.write(path).err();
-        keeping.failure = failure.map(|error| format!("{}: {error}", path.display()));
-        keeping.written = keeping.failure.is_none().then_some(now);
     }
 
     /// The attachments as they are now, as a configuration would have them: where an upgrade has changed a version, with
@@ -230,7 +172,7 @@ impl Policies {
     pub(crate) fn commit(&self, table: Table) {
         self.table.replace(Rc::new(table));
         self.generation.set(self.generation.get() + 1);
-        self.keeping.borrow_mut().lost = None;
+        self.forget_loss();
         self.keep();
     }
 }

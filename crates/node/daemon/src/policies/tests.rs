@@ -1,13 +1,15 @@
 //! Tests of the table alone: what changes make of it, without datapaths.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use provost_engine::NoEvents;
 
+use super::keeping::{PoliciesNotKept, PolicyFile};
+use super::kept::KeptPolicies;
 use super::testing::Probe;
 use super::{
-    Attachment, Change, ChangeError, KeptPolicies, Maker, Origin, Policies, Position, Reach, Registry, Table,
-    Upgrade,
+    Attachment, Change, ChangeError, Maker, Origin, Policies, Position, Reach, Registry, Table, Upgrade,
 };
 use crate::transport::TransportKind;
 
@@ -250,4 +252,117 @@ fn policies_are_written_to_their_file_only_when_they_have_changed() {
         (kept(), policies.keep_failure()),
         (Some(vec![probe("a", Some(2))]), None)
     );
+}
+
+/// A start of a service that has these policies in its configuration.
+fn started(configured: &[Attachment], path: &Path, is_persistent: bool) -> Result<Policies, PoliciesNotKept> {
+    let policies = Policies::new(registry(), "node", Arc::new(NoEvents));
+    policies.begin(configured.to_vec()).unwrap();
+    let file = PolicyFile {
+        path,
+        control_socket: Path::new("/run/a.sock"),
+        is_persistent,
+    };
+    policies.take_up(&file).map(|()| policies)
+}
+
+#[test]
+fn a_start_does_not_go_on_without_what_a_damaged_file_may_have_had() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policies.toml");
+    let configured = [probe("a", Some(1))];
+    for damaged in ["", "configured = []\npolicy = ["] {
+        std::fs::write(&path, damaged).unwrap();
+        // Nor does the next attempt.
+        for _ in 0..2 {
+            let error = started(&configured, &path, true).err().unwrap().to_string();
+            for part in ["policies.toml: ", "does not start", "mv ", "policies.toml.bad"] {
+                assert!(error.contains(part), "{error}");
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+        }
+        // Where nothing of it is wanted it is said to be lost, and is still there.
+        let policies = started(&configured, &path, false).unwrap();
+        assert!(policies.lost().unwrap().contains("cannot be read"));
+        let aside = match damaged {
+            "" => "policies.toml.bad",
+            _ => "policies.toml.bad.2",
+        };
+        let aside = directory.path().join(aside);
+        assert!(
+            policies
+                .lost()
+                .unwrap()
+                .ends_with(&format!("{}", aside.display()))
+        );
+        assert_eq!(std::fs::read_to_string(&aside).unwrap(), damaged);
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn what_is_not_gone_on_with_is_kept_aside_and_the_rest_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policies.toml");
+    let aside = directory.path().join("policies.toml.old");
+    let mut refused = probe("b", None);
+    refused.config.insert("refuse".into(), true.into());
+    let gone = Attachment {
+        name: "gone".into(),
+        ..Attachment::of_kind("of-a-library")
+    };
+    let configured = vec![probe("a", Some(1)), probe("b", Some(1))];
+    let kept = KeptPolicies {
+        configured: configured.clone(),
+        policy: vec![probe("first", Some(1)), gone, refused, probe("last", Some(2))],
+    };
+    kept.write(&path).unwrap();
+    let policies = started(&configured, &path, true).unwrap();
+    assert_eq!(names(&policies.table()), ["first", "b", "last"]);
+    let said = policies.lost().unwrap();
+    assert!(
+        said.contains("\"gone\" is not attached: ") && said.contains("of-a-library"),
+        "{said}"
+    );
+    assert!(said.contains("\"b\" is as configured: "), "{said}");
+    assert!(said.contains(&format!("{} has them", aside.display())), "{said}");
+    assert_eq!(KeptPolicies::read(&aside).unwrap().as_ref(), Some(&kept));
+    drop(policies);
+    // What is left of it is no loss at the next start.
+    let policies = started(&configured, &path, true).unwrap();
+    assert_eq!(names(&policies.table()), ["first", "b", "last"]);
+    assert_eq!(policies.lost(), None);
+    drop(policies);
+
+    // Of another configuration: that one counts.
+    let other = vec![probe("newer", None)];
+    let policies = started(&other, &path, true).unwrap();
+    assert_eq!(names(&policies.table()), ["newer"]);
+    let said = policies.lost().unwrap();
+    assert!(
+        said.contains("attached \"first\"") && said.contains("not those of then"),
+        "{said}"
+    );
+    assert!(!said.contains("admin.persist"), "{said}");
+    let second = directory.path().join("policies.toml.old.2");
+    assert_eq!(
+        KeptPolicies::read(&second).unwrap().unwrap().policy[0],
+        probe("first", Some(1))
+    );
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_policies_file_of_another_service_is_not_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policies.toml");
+    let first = started(&[], &path, true).unwrap();
+    let error = started(&[], &path, true).err().unwrap().to_string();
+    assert!(
+        error.contains("control.socket /run/a.sock") && error.contains("name another file"),
+        "{error}"
+    );
+    // A process that takes over has it, once the one before has let it go.
+    first.keep_no_more();
+    started(&[], &path, false).unwrap();
 }
