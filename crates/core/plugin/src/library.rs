@@ -24,7 +24,7 @@ pub(crate) fn open(path: &Path, content: &LibraryContent) -> Result<&'static Eng
     let name = format!("/proc/self/fd/{}", copy.as_raw_fd());
     // SAFETY: what runs here is trusted as the service itself is: only root and the service's user can have written it.
     let library = unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|error| link(error.to_string().replace(&name, "the library")))?;
+    let library = library.map_err(|error| link(reason(&error).replace(&name, "the library")))?;
     // SAFETY: only its address is used.
     let symbol = unsafe { library.get::<*const c_void>(SYMBOL.to_bytes_with_nul()) };
     let address = symbol.map(|symbol| symbol.into_raw().cast_const());
@@ -35,6 +35,12 @@ pub(crate) fn open(path: &Path, content: &LibraryContent) -> Result<&'static Eng
         symbol: SYMBOL.to_str().unwrap_or_default(),
     };
     description(path, address.map_err(|_| no_symbol)?)
+}
+
+/// What the linker says is the source of an error that names its function alone.
+fn reason(error: &libloading::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn copy(content: &LibraryContent) -> std::io::Result<File> {

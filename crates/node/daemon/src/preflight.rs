@@ -3,7 +3,7 @@
 //!
 //! `provost config check`, `provostd --check-config`, `provost config diff`, a reload and a start all ask here, and so agree.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use provost_engine::NoEvents;
@@ -11,7 +11,7 @@ use provost_tls::TlsConfigError;
 
 use crate::audit_log::AuditLog;
 use crate::certificates::NodeCertificates;
-use crate::config::{Config, ConfigError, Problem, Sources, TlsFiles};
+use crate::config::{Config, ConfigError, ListenAddress, Problem, Sources, TlsFiles};
 use crate::grpc_certificates::{self, GrpcTlsError, NamedFiles};
 use crate::log;
 use crate::page_token;
@@ -43,6 +43,11 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     };
     if let Some(problem) = log::level_problem(&config.log) {
         add("log.level", problem);
+    }
+    for (key, path) in socket_paths(config) {
+        if let Some(problem) = missing_folder(&path) {
+            add(&key, problem);
+        }
     }
     if let Some(Err(problem)) = config
         .page
@@ -90,6 +95,46 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     };
     policies.run(config, &mut add);
     found
+}
+
+/// Where service managers make a service's folder when they start it.
+const FOLDERS_MADE_AT_START: [&str; 2] = ["/run", "/var/run"];
+
+/// Paths at which sockets are to be made, each with its key.
+fn socket_paths(config: &Config) -> Vec<(String, PathBuf)> {
+    let mut paths = vec![("control.socket".to_owned(), config.control.socket.clone())];
+    if let (true, Some(admin)) = (config.admin.enabled, &config.admin.socket) {
+        paths.push(("admin.socket".to_owned(), admin.clone()));
+    }
+    let mut add = |key: &str, address: Option<ListenAddress>| {
+        if let Some(ListenAddress::Unix(path)) = address {
+            paths.push((key.to_owned(), path));
+        }
+    };
+    // `Config::check` has said what is wrong with addresses.
+    for (at, listener) in config.grpc.listeners.iter().enumerate() {
+        add(
+            &format!("grpc.listener[{at}].address"),
+            listener.listen_address().ok(),
+        );
+    }
+    add("observe.listen", config.observe.address().unwrap_or_default());
+    add("page.listen", config.page.address().unwrap_or_default());
+    paths
+}
+
+/// What is wrong with the folder of a socket that is to be made.
+fn missing_folder(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let may_be_made = FOLDERS_MADE_AT_START.iter().any(|made| folder.starts_with(made));
+    let folder_is_there = std::fs::metadata(folder).is_ok_and(|folder| folder.is_dir());
+    (!may_be_made && !folder_is_there).then(|| {
+        format!(
+            "{}: there is no directory {}: make it, or name another path",
+            path.display(),
+            folder.display()
+        )
+    })
 }
 
 /// What is said of policies of kinds that are not known.

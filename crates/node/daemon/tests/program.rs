@@ -96,6 +96,38 @@ fn a_configuration_is_checked_and_its_faults_are_named() {
 }
 
 #[test]
+fn a_socket_whose_folder_is_not_there_is_refused_before_anything_starts() {
+    let (code, text) =
+        check("[control]\nsocket = \"/nonexistent/x.sock\"\n[observe]\nlisten = \"unix:/gone/m\"\n");
+    assert_eq!(code, Some(2));
+    for said in [
+        "control.socket: /nonexistent/x.sock: there is no directory /nonexistent",
+        "observe.listen: /gone/m: there is no directory /gone",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
+    // Where a service manager makes the folder, it need not be there before.
+    assert_eq!(
+        check("[control]\nsocket = \"/run/no-such-service/x.sock\"\n").0,
+        Some(0)
+    );
+}
+
+#[test]
+fn a_library_that_is_none_is_said_to_be_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let library = directory.path().join("text.so");
+    std::fs::write(&library, "no library at all, whatever its name says").expect("a file");
+    let (code, text) = check(&format!("engines = [\"{}\"]\n", library.display()));
+    assert_eq!(code, Some(2));
+    // The C library's words.
+    assert!(
+        text.contains("invalid ELF header") || text.contains("file too short"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_printed_defaults_are_a_good_configuration() {
     let output = provostd()
         .arg("--print-default-config")

@@ -133,12 +133,20 @@ enum WrittenAccount {
 
 impl<'de, K: AccountKind> Deserialize<'de> for NamedAccount<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<NamedAccount<K>, D::Error> {
-        let wanted = || D::Error::custom(format!("write the name of a {0}, or a {0}'s number", K::WHAT));
-        match WrittenAccount::deserialize(deserializer).map_err(|_| wanted())? {
+        let wanted = |found: &str| {
+            D::Error::custom(format!(
+                "{found}write the name of a {0}, or a {0}'s number",
+                K::WHAT
+            ))
+        };
+        match WrittenAccount::deserialize(deserializer).map_err(|_| wanted(""))? {
             WrittenAccount::Number(number) => u32::try_from(number)
                 .map(NamedAccount::from)
-                .map_err(|_| wanted()),
-            WrittenAccount::Name(name) if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(wanted()),
+                .map_err(|_| wanted(&format!("{number} is no {}'s number: ", K::WHAT))),
+            WrittenAccount::Name(name) if name.is_empty() => Err(wanted("\"\" is no name: ")),
+            WrittenAccount::Name(name) if name.len() > NAME_BYTES_MAX => {
+                Err(wanted(&format!("a name of {} bytes is too long: ", name.len())))
+            }
             WrittenAccount::Name(name) => Ok(NamedAccount::named(name)),
         }
     }
@@ -170,14 +178,17 @@ mod tests {
         let problem = lists.users[0].problem().unwrap();
         assert!(problem.contains("no user \"no-such-user\""), "{problem}");
         assert!(!lists.users[0].is(0));
-        for wrong in [
-            "users = [-1]",
-            "users = [4294967296]",
-            "users = [1.5]",
-            "users = [\"\"]",
+        for (wrong, said) in [
+            (
+                "users = [\"nobody-there\", -1]",
+                "-1 is no user's number: write the name of a user",
+            ),
+            ("users = [4294967296]", "4294967296 is no user's number"),
+            ("users = [1.5]", "write the name of a user"),
+            ("users = [\"\"]", "\"\" is no name: write"),
         ] {
             let error = toml::from_str::<AccountLists>(&format!("{wrong}\ngroups = []\n")).unwrap_err();
-            assert!(error.to_string().contains("name of a user"), "{error}");
+            assert!(error.to_string().contains(said), "{error}");
         }
     }
 }

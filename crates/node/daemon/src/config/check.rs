@@ -419,11 +419,12 @@ impl Config {
 }
 
 fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
-    if route.service.is_empty() || route.service.len() > limits::NAME_BYTES_MAX {
-        problems.add(
-            format!("{key}.service"),
-            "name a service in full, such as \"kv.Kv\", or \"*\"".into(),
+    if !is_service_name(&route.service) {
+        let message = format!(
+            "\"{}\" is no service's name: name one in full, such as \"kv.Kv\", or \"*\" for all others",
+            route.service.escape_debug()
         );
+        problems.add(format!("{key}.service"), message);
     }
     match (route.transport, route.endpoints.is_empty()) {
         (RouteTransport::Over(kind), true) if kind.is_network() => {
@@ -445,15 +446,36 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
         .iter()
         .filter(|endpoint| !PeerAddress::is_unix(endpoint));
     for endpoint in others {
+        if let Some((_, address)) = endpoint.split_once("://") {
+            let address = address.split('/').next().unwrap_or_default();
+            let message = format!(
+                "\"{endpoint}\" is a URL: write \"host:port\" alone, here \"{address}\" (the route's transport and tls say what \
+                 is spoken there)"
+            );
+            problems.add(format!("{key}.endpoints"), message);
+            continue;
+        }
         let port = endpoint.rsplit_once(':').and_then(|(host, port)| {
             let port: u16 = port.parse().ok()?;
-            (!host.is_empty() && port != 0).then_some(port)
+            let is_host =
+                !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c));
+            (is_host && port != 0).then_some(port)
         });
         if port.is_none() {
             let message = format!("\"{endpoint}\" is not \"host:port\" with a port from 1 to 65535");
             problems.add(format!("{key}.endpoints"), message);
         }
     }
+}
+
+/// Whether a service can be called so: `*`, or parts between dots of which none is empty. (gRPC takes names that Protocol Buffers does not.)
+fn is_service_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_bad = |c: char| c.is_whitespace() || c.is_control() || c == '*';
+        !part.is_empty() && !part.contains(is_bad)
+    };
+    let is_path = name.starts_with('/') || name.ends_with('/');
+    name == "*" || (name.len() <= limits::NAME_BYTES_MAX && !is_path && name.split('.').all(is_part))
 }
 
 #[derive(Default)]
@@ -489,6 +511,42 @@ impl Problems {
     fn range<T: PartialOrd + fmt::Display>(&mut self, key: &str, value: T, least: T, most: T) {
         if value < least || value > most {
             self.add(key, format!("{value} is out of range: {least} to {most}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_service_has_and_endpoints_that_are_none_are_refused() {
+        for good in ["*", "a.B", "B", "grpc.health.v1.Health", "odd/name.S-1"] {
+            assert!(is_service_name(good), "{good}");
+        }
+        for bad in ["", "a..B", "a..B/", "/a.B", "a.B/", ".B", "a.", "a .B", "a.*"] {
+            assert!(!is_service_name(bad), "{bad}");
+        }
+        let said = |endpoint: &str| {
+            let route = RouteConfig {
+                service: "a.B".into(),
+                endpoints: vec![endpoint.into()],
+                ..RouteConfig::default()
+            };
+            let mut problems = Problems::default();
+            check_route("route[0]", &route, &mut problems);
+            problems.0.into_iter().map(|problem| problem.message).next()
+        };
+        for good in ["localhost:50061", "[::1]:50061", "10.0.0.1:1"] {
+            assert_eq!(said(good), None);
+        }
+        let url = said("http://localhost:50061/path").unwrap();
+        assert!(
+            url.contains("is a URL") && url.contains("here \"localhost:50061\""),
+            "{url}"
+        );
+        for bad in ["user@host:1", "a b:1", "host/x:1", "host"] {
+            assert!(said(bad).unwrap().contains("is not \"host:port\""), "{bad}");
         }
     }
 }
