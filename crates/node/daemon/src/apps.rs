@@ -691,23 +691,16 @@ impl SharedMemory {
         control: &ControlSocket,
         limits: ReceiveLimits,
     ) -> Result<SharedMemory, Refusal> {
-        let system = |what: &str, error: &dyn std::fmt::Display| {
-            Refusal::new(Code::ResourceExhausted, format!("{what}: {error}"))
-        };
+        let no_doorbell = |error: io::Error| Refusal::of_system("a doorbell", &error);
         let (rings, [submission, completion]) =
-            ServiceRings::create(slots.0, slots.1).map_err(|error| system("rings", &error))?;
-        let (wakes_service, doorbell) = Doorbell::create().map_err(|error| system("a doorbell", &error))?;
-        let (app_ringer, wakes_app): (Ringer, Doorbell) =
-            Doorbell::create().map_err(|error| system("a doorbell", &error))?;
+            ServiceRings::create(slots.0, slots.1).map_err(|error| Refusal::of_system("rings", &error))?;
+        let (wakes_service, doorbell) = Doorbell::create().map_err(no_doorbell)?;
+        let (app_ringer, wakes_app): (Ringer, Doorbell) = Doorbell::create().map_err(no_doorbell)?;
         let socket = control
             .duplicate()
-            .map_err(|error| system("the control socket", &error))?;
+            .map_err(|error| Refusal::of_system("the control socket", &error))?;
         let heap = AppReceiveHeap::new(Box::new(AnnouncedSegments::new(socket)), limits);
-        let own = |descriptor: BorrowedFd<'_>| {
-            descriptor
-                .try_clone_to_owned()
-                .map_err(|error| system("a doorbell", &error))
-        };
+        let own = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned().map_err(no_doorbell);
         let descriptors = vec![
             submission.into_descriptor(),
             completion.into_descriptor(),

@@ -339,6 +339,10 @@ impl Connector {
         known.retain(|known| known != "*" && self.authority.may_know(app, known));
         known.sort();
         known.dedup();
+        if known.is_empty() {
+            // Schemas of some may be known all the same: their apps are gone.
+            return "no service is served here now".to_owned();
+        }
         suggestion::what_is_known(service, "service", &known)
     }
 
