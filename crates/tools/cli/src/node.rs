@@ -13,7 +13,7 @@ use provost_terminal::admin::{Node, Target};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::numbers;
 use provost_terminal::output::{json_document, print};
-use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, broken_lines, clean};
 
 /// `provost status`.
 pub(crate) async fn status(listing: &Listing) -> Result<(), Failure> {
@@ -76,10 +76,10 @@ impl Shown for Status {
             out += &long_fact("configured", &self.config_source, canvas);
         }
         if !self.config_error.is_empty() {
-            out += &looking_fact("refused", &self.config_error, Look::Bad, canvas);
+            out += &bad_fact("refused", &self.config_error, canvas);
         }
         for warning in &self.warnings {
-            out += &looking_fact("warning", warning, Look::Bad, canvas);
+            out += &bad_fact("warning", warning, canvas);
         }
         for policy in self.never_matched.iter().take(UNMATCHED_MAX) {
             out += &long_fact("unmatched", policy, canvas);
@@ -122,16 +122,25 @@ fn described_listeners(status: &Status) -> Vec<String> {
 
 /// As [`fact`], over as many lines as it takes.
 fn long_fact(name: &str, value: &str, canvas: Canvas) -> String {
-    looking_fact(name, value, Look::Normal, canvas)
+    looking_fact(
+        name,
+        &broken(&clean(value), FACT_AT, canvas),
+        Look::Normal,
+        canvas,
+    )
+}
+
+/// Something that is wrong. Errors of TOML and of expressions have lines, below which they point at what is wrong.
+fn bad_fact(name: &str, value: &str, canvas: Canvas) -> String {
+    looking_fact(name, &broken_lines(value, FACT_AT, canvas), Look::Bad, canvas)
 }
 
 fn looking_fact(name: &str, value: &str, look: Look, canvas: Canvas) -> String {
-    let value = broken(&clean(value), FACT_AT, canvas);
     let name = format!("{name:<width$}", width = FACT_AT - 1);
     format!(
         "{} {}\n",
         Look::Heading.paint(&name, canvas),
-        look.paint(&value, canvas)
+        look.paint(value, canvas)
     )
 }
 
@@ -510,6 +519,28 @@ RUNTIME  APPS  DATAPATHS    BUSY
             assert!(drawn.contains(said), "{said}: {drawn}");
         }
         assert!(!drawn.contains("policy-4"), "{drawn}");
+    }
+
+    #[test]
+    fn errors_and_warnings_keep_their_lines_and_say_nothing_to_the_terminal() {
+        let status = Status {
+            config_error:
+                "a.toml: TOML parse error at line 1\n  |\n1 | x = \x1b[2J\n  |     ^\nno such key\n".into(),
+            warnings: vec!["policies: acl:\n  request.nam\n          ^".into()],
+            ..Status::default()
+        };
+        let drawn = status.draw(Canvas::plain());
+        let expected = "\
+refused      a.toml: TOML parse error at line 1
+               |
+             1 | x = \\u{1b}[2J
+               |     ^
+             no such key
+warning      policies: acl:
+               request.nam
+                       ^
+";
+        assert!(drawn.contains(expected), "{drawn}");
     }
 
     #[test]

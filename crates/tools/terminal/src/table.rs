@@ -257,6 +257,23 @@ pub fn broken(text: &str, indent: usize, canvas: Canvas) -> String {
     lines
 }
 
+/// A text of others with lines of its own, each of which stands so many characters from the left, and further by what it begins
+/// with: there may be source text, with marks under it. Otherwise as [`broken`].
+pub fn broken_lines(text: &str, indent: usize, canvas: Canvas) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (at, line) in text.trim_end().lines().enumerate() {
+        let words = line.trim_start_matches(' ');
+        let lead = line.len() - words.len();
+        if at > 0 {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+        }
+        out.extend(std::iter::repeat_n(' ', lead));
+        out.push_str(&broken(&clean(words), indent + lead, canvas));
+    }
+    out
+}
+
 /// A text of at most this width: what does not fit gives way to an ellipsis.
 pub fn fit(text: &str, width: usize) -> String {
     if text.width() <= width {
@@ -377,6 +394,21 @@ mod tests {
         };
         let expected = "one two three four five six seven\n    eight nine ten";
         assert_eq!(broken(text, 4, canvas), expected);
+    }
+
+    #[test]
+    fn lines_of_a_text_stand_below_each_other_and_say_nothing_to_a_terminal() {
+        let text = "a.toml: 1:5\n  |\n1 | x = \x1b[2J\r\n  |     ^\n";
+        let expected = "a.toml: 1:5\n     |\n   1 | x = \\u{1b}[2J\n     |     ^";
+        assert_eq!(broken_lines(text, 3, Canvas::plain()), expected);
+        let canvas = Canvas {
+            width: Some(40),
+            colour: Colour::Plain,
+        };
+        let text = "one two three four five six seven eight nine ten\n  1 |   two three four five six seven eight nine ten";
+        let expected = "one two three four five six seven\n    eight nine ten\n      1 |   two three four five six\n      seven eight nine ten";
+        assert_eq!(broken_lines(text, 4, canvas), expected);
+        assert_eq!(broken_lines("", 4, canvas), "");
     }
 
     #[test]
