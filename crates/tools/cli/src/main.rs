@@ -185,7 +185,8 @@ enum Command {
     Demo(demo::Options),
     /// Check .proto files and say what is in them
     #[command(
-        after_help = "Examples:\n  provost check proto/kv.proto\n  provost check -I proto proto/a.proto proto/b.proto"
+        after_help = "Examples:\n  provost check proto/kv.proto\n  provost check -I proto proto/a.proto proto/b.proto\n\nExit status: 0 \
+                      where they are good; 5 where they are not; 2 where a file is not there."
     )]
     Check {
         /// The files
@@ -233,9 +234,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Completions { shell } => pages::completions(shell, "provost", Arguments::command()),
         Command::Man { directory } => pages::man(directory.as_deref(), "provost", Arguments::command()),
-        Command::Check { files, includes } => {
-            check::run(&files, &includes).map_err(|error| Failure::failed(error.to_string()))
-        }
+        Command::Check { files, includes } => check::run(&files, &includes),
         Command::Init(options) => init::run(&options),
         Command::Insight { arguments } => insight::run(&arguments),
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),

@@ -187,17 +187,9 @@ pub(crate) fn read(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, F
 }
 
 fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> {
-    let directories: Vec<PathBuf> = match includes {
-        [] => files.iter().map(|file| directory_of(file)).collect(),
-        includes => includes.to_vec(),
-    };
-    let is_there =
-        |file: &&PathBuf| file.exists() || directories.iter().any(|folder| folder.join(file).exists());
-    if let Some(missing) = files.iter().find(|file| !is_there(file)) {
-        return Err(Failure::usage(format!(
-            "{}: there is no such file",
-            missing.display()
-        )));
+    let directories = include_directories(files, includes);
+    if let Some(failure) = missing_file(files, &directories) {
+        return Err(failure);
     }
     let compiled = protox::compile(files, directories)
         .map_err(|error| Failure::new(Exit::Refused, format!("{error:?}").trim_end().to_owned()))?;
@@ -216,6 +208,23 @@ impl Shown for ListSchemasResponse {
     fn draw(&self, canvas: Canvas) -> String {
         if self.schemas.is_empty() {
             "no schema is known\n".to_owned()
+/// Where imports are looked for: where somebody said, or beside each file.
+pub(crate) fn include_directories(files: &[PathBuf], includes: &[PathBuf]) -> Vec<PathBuf> {
+    match includes {
+        [] => files.iter().map(|file| directory_of(file)).collect(),
+        includes => includes.to_vec(),
+    }
+}
+
+/// Names the first file that is neither there nor in one of the directories: compilers only say that it is in none of these.
+pub(crate) fn missing_file(files: &[PathBuf], directories: &[PathBuf]) -> Option<Failure> {
+    let is_there =
+        |file: &&PathBuf| file.exists() || directories.iter().any(|folder| folder.join(file).exists());
+    let missing = files.iter().find(|file| !is_there(file))?;
+    let message = format!("{}: there is no such file", missing.display());
+    Some(Failure::usage(message))
+}
+
         } else {
             draw_schemas(&self.schemas, canvas)
         }
