@@ -65,9 +65,8 @@ async fn look(check: &Check, place: Option<&Place>) -> Result<(), Failure> {
     }
     if !check.command.is_empty() {
         let done = run(&check.command, None, COMMAND_TIME_MAX).await?;
-        if done.code != Some(0) {
-            return Err(no(format!("{}: {}", check.command.join(" "), done.stderr)));
-        }
+        done.succeeded()
+            .map_err(|failure| failure.within(&check.command.join(" ")))?;
     }
     Ok(())
 }
@@ -172,9 +171,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_check_that_does_not_begin_to_hold_in_time_fails_with_its_reason() {
-        let failing = check("command = [\"sh\", \"-c\", \"echo broken >&2; exit 3\"]\nwithin_s = 0");
-        let failure = hold(&failing, None).await.unwrap_err();
-        assert!(failure.message.contains("broken"), "{failure}");
+        let failing = |command: &str| check(&format!("command = {command}\nwithin_s = 0"));
+        for (command, expected) in [
+            (
+                "[\"sh\", \"-c\", \"echo broken >&2; exit 3\"]",
+                "check: sh -c echo broken >&2; exit 3: exit status 3: broken",
+            ),
+            ("[\"false\"]", "check: false: exit status 1"),
+            (
+                "[\"sh\", \"-c\", \"kill -9 $$\"]",
+                "check: sh -c kill -9 $$: killed by a signal",
+            ),
+        ] {
+            let failure = hold(&failing(command), None).await.unwrap_err();
+            assert_eq!(failure.message, expected);
+        }
         hold(&check("command = [\"true\"]"), None).await.unwrap();
     }
 }

@@ -1,10 +1,13 @@
 //! A plan's file: which nodes, which steps, what has to hold after each.
 
 use std::collections::BTreeMap;
+use std::fmt::Formatter;
 use std::path::{Path, PathBuf};
 
 use provost_admin::v1::Policy;
-use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use provost_terminal::failure::{Exit, Failure};
 
@@ -199,13 +202,33 @@ pub(crate) struct Load {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
+    #[serde(deserialize_with = "words")]
     pub(crate) command: Vec<String>,
     /// The command by which it is undone; without it, nothing is.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "words")]
     pub(crate) undo: Vec<String>,
     /// How long each may take.
     #[serde(default = "command_timeout_s")]
     pub(crate) timeout_s: f64,
+}
+
+/// A program and its arguments: no shell takes a line apart.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct WordsVisitor;
+
+    impl<'de> Visitor<'de> for WordsVisitor {
+        type Value = Vec<String>;
+
+        fn expecting(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+            formatter.write_str("a list of a program and its arguments, such as [\"sh\", \"-c\", \"exit 1\"]")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, words: A) -> Result<Vec<String>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(words))
+        }
+    }
+
+    deserializer.deserialize_seq(WordsVisitor)
 }
 
 fn command_timeout_s() -> f64 {
@@ -241,7 +264,7 @@ pub(crate) struct Check {
     #[serde(default = "any")]
     pub(crate) method: String,
     /// A command on this machine that has to succeed.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "words")]
     pub(crate) command: Vec<String>,
 }
 
@@ -439,6 +462,19 @@ run = { command = ["true"] }
         assert_eq!(attach.policy().config, "requests_per_second = 10\n");
         assert!(plan.steps[0].checks[0].looks_at_calls());
         assert_eq!(plan.nodes["b"].ssh_command[0], "ssh");
+    }
+
+    #[test]
+    fn a_command_is_a_list_of_words() {
+        for written in [
+            "[[step]]\nrun = { command = \"false\" }\n",
+            "[[step]]\nrun = { command = [\"true\"], undo = \"false\" }\n",
+            "[[step]]\nrun = { command = [\"true\"] }\ncheck = [{ command = \"false\" }]\n",
+        ] {
+            let said = problem(written);
+            assert!(said.contains("expected a list of a program"), "{said}");
+            Plan::parse(&written.replace("\"false\"", "[\"false\"]")).unwrap();
+        }
     }
 
     #[test]

@@ -657,11 +657,7 @@ async fn replace_daemon(place: &Place, binary: &str, timeout_ms: u32) -> Result<
 
 async fn command(command: &[String], timeout_s: f64) -> Result<String, Failure> {
     let done = place::run(command, None, Duration::from_secs_f64(timeout_s)).await?;
-    match done.code {
-        Some(0) => Ok(String::new()),
-        Some(code) => Err(Failure::failed(format!("exit status {code}: {}", done.stderr))),
-        None => Err(Failure::failed(format!("killed by a signal: {}", done.stderr))),
-    }
+    done.succeeded().map(|()| String::new())
 }
 
 /// Undoes a step. One that was not surely done may turn out not to have been.

@@ -301,9 +301,24 @@ fn quoted(word: &str) -> String {
 
 /// A command that has ended.
 pub(crate) struct Done {
-    pub(crate) code: Option<i32>,
+    code: Option<i32>,
     stdout: String,
-    pub(crate) stderr: String,
+    stderr: String,
+}
+
+impl Done {
+    /// How it failed, with what it said of it; `Ok` where it did not.
+    pub(crate) fn succeeded(&self) -> Result<(), Failure> {
+        let ended = match self.code {
+            Some(0) => return Ok(()),
+            Some(code) => format!("exit status {code}"),
+            None => "killed by a signal".to_owned(),
+        };
+        Err(Failure::failed(match self.stderr.as_str() {
+            "" => ended,
+            said => format!("{ended}: {said}"),
+        }))
+    }
 }
 
 /// Runs a command on this machine.
