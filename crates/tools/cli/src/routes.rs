@@ -94,7 +94,10 @@ fn why_failed(route: &Route, endpoint: &Endpoint, canvas: Canvas) -> Option<Stri
         width: canvas.width.or(Some(REASON_WIDTH)),
         ..canvas
     };
-    let text = format!("{} at {}: {}", route.service, endpoint.address, endpoint.problem);
+    // What the node notes of a failure may begin with what was to be reached already.
+    let place = format!("{} at {}: ", route.service, endpoint.address);
+    let reason = endpoint.problem.strip_prefix(&place);
+    let text = place.clone() + reason.unwrap_or(&endpoint.problem);
     let lines = broken(&clean(&text), REASON_INDENT, canvas);
     Some(Look::Bad.paint(&lines, canvas) + "\n")
 }
@@ -240,6 +243,14 @@ mod tests {
             lines[6].starts_with("  ") && lines[7].ends_with("again"),
             "{drawn}"
         );
+        let route = Route {
+            service: "kv.Kv".into(),
+            endpoints: vec![endpoint("c:1", 0, 1, "kv.Kv at c:1: Connection refused")],
+            ..Route::default()
+        };
+        let routes = vec![route];
+        let named = ListRoutesResponse { routes }.draw(Canvas::plain());
+        assert_eq!(named.lines().last(), Some("kv.Kv at c:1: Connection refused"));
         let is_narrow = |line: &&str| line.chars().count() <= REASON_WIDTH;
         assert!(lines.iter().all(is_narrow), "{drawn}");
     }

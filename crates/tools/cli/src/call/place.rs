@@ -1,6 +1,7 @@
 //! Where a call goes.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -108,19 +109,27 @@ pub(crate) fn with_hint(status: Status) -> Status {
     let is_broken = matches!(status.code(), Code::Internal | Code::Unknown | Code::Unavailable);
     match status.source().filter(|_| is_broken) {
         None => status,
-        Some(error) => Status::unavailable(format!(
-            "{}: is what answers there a gRPC server, in cleartext?",
-            first_cause(error)
-        )),
+        Some(error) => Status::unavailable(why_broken(error)),
     }
 }
 
-fn first_cause(error: &(dyn Error + 'static)) -> String {
+fn why_broken(error: &(dyn Error + 'static)) -> String {
+    let first = first_cause(error);
+    let hint = match first.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            "nobody takes connections there any more"
+        }
+        _ => "is what answers there a gRPC server, in cleartext?",
+    };
+    format!("{first}: {hint}")
+}
+
+fn first_cause<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     let mut first = error;
     while let Some(source) = first.source() {
         first = source;
     }
-    first.to_string()
+    first
 }
 
 #[cfg(test)]
@@ -148,6 +157,20 @@ mod tests {
             "{refused}"
         );
         assert!(of(&[]).unwrap_err().message.contains("[[grpc.listener]]"));
+    }
+
+    #[test]
+    fn where_nobody_answers_nothing_is_asked_of_what_answers() {
+        let said = |kind: io::ErrorKind| {
+            let mut status = Status::unavailable("tcp connect error");
+            status.set_source(std::sync::Arc::new(io::Error::from(kind)));
+            with_hint(status).message().to_owned()
+        };
+        for kind in [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound] {
+            assert!(said(kind).ends_with(": nobody takes connections there any more"));
+        }
+        assert!(said(io::ErrorKind::ConnectionReset).ends_with("a gRPC server, in cleartext?"));
+        assert_eq!(with_hint(Status::unavailable("x")).message(), "x");
     }
 
     #[test]
