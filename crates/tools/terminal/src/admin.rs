@@ -6,15 +6,22 @@ use std::time::Duration;
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
 use provostd::AdminConfig;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, is_being_replaced, is_broken};
 
 /// Where a node's admin socket is unless something else is said.
 pub const SOCKET_DEFAULT: &str = "/run/provost/admin.sock";
 /// Largest answer, in bytes: thousands of datapaths with their engines.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How long a change waits for a node that is being replaced. What stands still then takes milliseconds, a new process on a slow
+/// machine a second or two.
+const REPLACEMENT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Between two questions to such a node.
+const REPLACEMENT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Which node, and how long it may take.
 #[derive(Args, Clone, Debug)]
@@ -56,6 +63,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 pub struct Node {
     client: AdminClient<Channel>,
     timeout: Duration,
+    socket: PathBuf,
     place: String,
 }
 
@@ -80,26 +88,49 @@ impl Node {
         Ok(Node {
             client,
             timeout,
+            socket: socket.to_owned(),
             place,
         })
     }
 
-    /// Calls a method, with the deadline that the options give.
-    pub async fn call<M, T>(
+    /// Calls a method, with the deadline that the options give. A change that the node refuses because it is just being replaced is
+    /// asked for again, until the new process serves.
+    pub async fn call<M: Clone, T>(
+        &mut self,
+        message: M,
+        method: impl AsyncFn(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let until = Instant::now() + self.timeout;
+        let mut answer = self.call_once(message.clone(), &method, until).await;
+        if answer.as_ref().is_err_and(is_being_replaced) {
+            let again_until = until.min(Instant::now() + REPLACEMENT_WAIT_MAX);
+            answer = ask_again(answer, again_until, async || {
+                // The process that goes keeps the connections that it has.
+                let node =
+                    Node::connect_to(&self.socket, until.saturating_duration_since(Instant::now())).await;
+                self.client = node.ok()?.client;
+                Some(self.call_once(message.clone(), &method, until).await)
+            })
+            .await;
+        }
+        answer.map_err(|status| self.failure(&status))
+    }
+
+    async fn call_once<M, T>(
         &mut self,
         message: M,
         method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
-    ) -> Result<T, Failure> {
+        until: Instant,
+    ) -> Result<T, Status> {
         let mut request = Request::new(message);
-        request.set_timeout(self.timeout);
+        request.set_timeout(until.saturating_duration_since(Instant::now()));
         let call = method(&mut self.client, request);
-        match tokio::time::timeout(self.timeout, call).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.failure(&status)),
-            Err(_) => {
-                let message = format!("no answer within {:.1} s", self.timeout.as_secs_f64());
-                Err(self.failure(&Status::deadline_exceeded(message)))
-            }
+        match tokio::time::timeout_at(until, call).await {
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer within {:.1} s",
+                self.timeout.as_secs_f64()
+            ))),
         }
     }
 
@@ -119,6 +150,21 @@ impl Node {
     pub fn failure(&self, status: &Status) -> Failure {
         Failure::answered(&self.place, status)
     }
+}
+
+/// Asks again and again, until there is another answer than that the service is being replaced or is ending, which the process that
+/// goes says once it has handed over. `None`: nobody was there to be asked.
+async fn ask_again<T>(
+    mut answer: Result<T, Status>,
+    until: Instant,
+    mut ask: impl AsyncFnMut() -> Option<Result<T, Status>>,
+) -> Result<T, Status> {
+    let is_refused = |status: &Status| status.code() == Code::Unavailable && !is_broken(status);
+    while answer.as_ref().is_err_and(is_refused) && Instant::now() + REPLACEMENT_PAUSE < until {
+        tokio::time::sleep(REPLACEMENT_PAUSE).await;
+        answer = ask().await.unwrap_or(answer);
+    }
+    answer
 }
 
 /// What the kernel says of a socket of another type (`EPROTOTYPE`).
@@ -168,6 +214,56 @@ mod tests {
         for word in ["/nowhere/admin.sock", "--socket"] {
             assert!(failure.message.contains(word), "{failure}");
         }
+    }
+
+    fn replaced<T>() -> Result<T, Status> {
+        Err(Status::unavailable("the service is being replaced: ask again"))
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_being_replaced_is_asked_until_the_new_process_answers() {
+        let mut answers = vec![
+            Some(Ok(7)),
+            Some(Err(Status::unavailable("the service is ending"))),
+            None,
+            Some(replaced()),
+        ];
+        let until = Instant::now() + Duration::from_secs(60);
+        let ask = async || answers.pop().unwrap();
+        assert_eq!(ask_again(replaced(), until, ask).await.unwrap(), 7);
+        assert!(answers.is_empty());
+        // What the new process says is its answer, whatever it is.
+        let ask = async || Some(Err::<(), _>(Status::not_found("no such policy")));
+        let status = ask_again(replaced(), until, ask).await.unwrap_err();
+        assert_eq!(status.code(), Code::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_may_have_been_made_is_not_asked_for_again() {
+        let mut asked = 0;
+        let until = Instant::now() + Duration::from_secs(60);
+        let broken = async || {
+            asked += 1;
+            let mut status = Status::unavailable("broken pipe");
+            let cause = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+            status.set_source(std::sync::Arc::new(cause));
+            Some(Err::<(), _>(status))
+        };
+        ask_again(replaced(), until, broken).await.unwrap_err();
+        assert_eq!(asked, 1);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_goes_on_being_replaced_is_given_up() {
+        let mut asked = 0;
+        let until = Instant::now() + 4 * REPLACEMENT_PAUSE;
+        let ask = async || {
+            asked += 1;
+            Some(replaced::<()>())
+        };
+        let status = ask_again(replaced(), until, ask).await.unwrap_err();
+        assert!(is_being_replaced(&status));
+        assert!((1..=3).contains(&asked), "{asked}");
     }
 
     #[test]

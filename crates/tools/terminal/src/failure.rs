@@ -86,6 +86,9 @@ impl Failure {
             _ => Exit::Failed,
         };
         let hint = match exit {
+            Exit::Unreachable if is_being_replaced(status) => {
+                " in a moment, or look at its log if this goes on"
+            }
             Exit::Unreachable => ": is provostd ending? Look at its log, or try again",
             Exit::TimedOut => ": it may still be done; look, or allow more time with --timeout",
             _ => "",
@@ -103,8 +106,13 @@ impl Failure {
     }
 }
 
+/// Whether a node refuses a change before it has begun, as a new process is about to take over.
+pub(crate) fn is_being_replaced(status: &tonic::Status) -> bool {
+    status.code() == Code::Unavailable && status.message() == "the service is being replaced: ask again"
+}
+
 /// Whether a status was made here, because the connection to the daemon has gone.
-fn is_broken(status: &tonic::Status) -> bool {
+pub(crate) fn is_broken(status: &tonic::Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         if error.is::<tonic::transport::Error>() || error.is::<std::io::Error>() {
@@ -168,5 +176,10 @@ mod tests {
                 .message
                 .contains("--timeout")
         );
+        let replaced = failure(tonic::Status::unavailable(
+            "the service is being replaced: ask again",
+        ));
+        let said = "/run/a.sock: the service is being replaced: ask again in a moment, or look at its log if this goes on";
+        assert_eq!((replaced.exit, &*replaced.message), (Exit::Unreachable, said));
     }
 }
