@@ -1,23 +1,23 @@
 //! `provost doctor`: what is wrong with this node, or with the way of this user's apps to it, and what to do.
 
 use std::net::ToSocketAddrs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::status::State;
-use provost_admin::v1::{GetConfigRequest, GetStatusRequest, Status};
+use provost_admin::v1::{GetConfigRequest, GetConfigResponse, GetStatusRequest, Status};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use provost_terminal::admin::{Node, Target};
-use provost_terminal::failure::Failure;
+use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
-use provost_terminal::table::{Canvas, Look, broken, clean};
+use provost_terminal::table::{Canvas, Look, broken_lines};
 
 /// Where apps attach unless something else is said.
 const APP_SOCKET_DEFAULT: &str = "/run/provost/provostd.sock";
@@ -28,6 +28,8 @@ const KERNEL_MIN: (u32, u32) = (5, 10);
 const KERNEL_OF_PIDFDS: (u32, u32) = (6, 5);
 /// Descriptors that an app needs for itself, beside those of its attachment.
 const DESCRIPTORS_MIN: u64 = 256;
+/// Descriptors that a node's service should be able to open: what a process has by default.
+const NODE_DESCRIPTORS_MIN: u64 = 1024;
 /// How long the name of a peer may take, and its answer.
 const PEER_WAIT: Duration = Duration::from_secs(2);
 /// Peers that are asked, at most.
@@ -42,7 +44,7 @@ Examples:
   provost doctor                                   run it as the user whose app cannot call
   sudo -u shop provost doctor
   sudo -u shop provost doctor --app shop           where [[app]] tables say whose names are
-  provost doctor --app-socket /tmp/a.sock --socket /tmp/a.admin.sock
+  provost doctor --socket /tmp/a.admin.sock        that node, and the socket at which its apps attach
   provost doctor --json
 
 Exit status: 0 where nothing is wrong (warnings may be there), 1 where something is.";
@@ -51,9 +53,9 @@ Exit status: 0 where nothing is wrong (warnings may be there), 1 where something
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorOptions {
-    /// The socket at which apps attach
-    #[arg(long, value_name = "PATH", env = "PROVOST_SOCKET", default_value = APP_SOCKET_DEFAULT)]
-    app_socket: PathBuf,
+    /// The socket at which apps attach [default: the one that the node tells, else /run/provost/provostd.sock]
+    #[arg(long, value_name = "PATH", env = "PROVOST_SOCKET")]
+    app_socket: Option<PathBuf>,
     /// The name under which to attach, as the app in question does
     #[arg(long, value_name = "NAME")]
     app: Option<String>,
@@ -125,10 +127,10 @@ impl Finding {
             "{} {:<12} {}\n",
             look.paint(word, canvas),
             self.subject,
-            broken(&clean(&self.found), FOUND_AT, canvas)
+            broken_lines(&self.found, FOUND_AT, canvas)
         );
         if !self.remedy.is_empty() {
-            let remedy = broken(&clean(&self.remedy), FOUND_AT, canvas);
+            let remedy = broken_lines(&self.remedy, FOUND_AT, canvas);
             lines += &format!("{:FOUND_AT$}{remedy}\n", "");
         }
         lines
@@ -137,9 +139,13 @@ impl Finding {
 
 /// Looks at everything, and prints what it found.
 pub(crate) async fn run(asked: &DoctorOptions) -> Result<(), Failure> {
+    let told = ask(&asked.target).await;
+    let status = told.as_ref().ok().map(|told| &told.status);
     let mut findings = vec![kernel(), descriptors(), clock()];
-    findings.push(attachment(asked).await);
-    findings.extend(node(asked).await);
+    let app_socket = app_socket(asked.app_socket.as_deref(), status);
+    findings.push(attachment(&app_socket, asked.app.as_deref()).await);
+    findings.extend(status.map(|status| node_descriptors(status.pid)));
+    findings.extend(node(told, &asked.target).await);
     let text = if asked.target.json {
         json_document(&findings)?
     } else {
@@ -214,29 +220,78 @@ fn judge_clock(since_1970: Option<Duration>) -> Finding {
     }
 }
 
+/// Descriptors of the node's service, whose limit is not that of whoever asks.
+fn node_descriptors(pid: i32) -> Finding {
+    let of_process = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+    let name = of_process("comm").ok();
+    // A node in a container tells a number that is another process's here.
+    let is_node = name.is_some_and(|name| name.contains("provost"));
+    judge_node_descriptors(pid, of_process("limits").ok().filter(|_| is_node).as_deref())
+}
+
+fn judge_node_descriptors(pid: i32, limits: Option<&str>) -> Finding {
+    const SUBJECT: &str = "node limits";
+    let line = limits.and_then(|limits| {
+        limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))
+    });
+    let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {
+        return Finding::unknown(
+            SUBJECT,
+            format!("how many descriptors the service may open is not seen from here (/proc/{pid}/limits)"),
+            "look at that file where the service runs: on its machine, in its container, as a user who sees its process",
+        );
+    };
+    match soft.parse::<u64>() {
+        Ok(soft) if soft < NODE_DESCRIPTORS_MIN => Finding::warning(
+            SUBJECT,
+            format!("the service (process {pid}) may open {soft} descriptors"),
+            "each app, client and connection takes some: raise LimitNOFILE= of its unit, or `ulimit -n` where it is started",
+        ),
+        Ok(soft) => Finding::good(SUBJECT, format!("the service may open up to {soft} descriptors")),
+        Err(_) => Finding::good(SUBJECT, format!("descriptors that the service may open: {soft}")),
+    }
+}
+
+/// Where apps attach: as somebody said, or as the node tells.
+fn app_socket(said: Option<&Path>, status: Option<&Status>) -> PathBuf {
+    let told = status.filter(|status| !status.control_socket.is_empty());
+    match (said.filter(|path| !path.as_os_str().is_empty()), told) {
+        (Some(path), _) => path.to_owned(),
+        (None, None) => APP_SOCKET_DEFAULT.into(),
+        (None, Some(status)) => {
+            // A path that does not begin at the root begins where the service was started.
+            let started_in = std::fs::read_link(format!("/proc/{}/cwd", status.pid));
+            started_in.unwrap_or_default().join(&status.control_socket)
+        }
+    }
+}
+
 /// Attaches as an app of this user does.
-async fn attachment(asked: &DoctorOptions) -> Finding {
-    let name = asked.app.as_deref().unwrap_or(NAME_DEFAULT);
-    let app = provost::App::builder().name(name).socket(&asked.app_socket);
+async fn attachment(socket: &Path, name: Option<&str>) -> Finding {
+    let app = provost::App::builder()
+        .name(name.unwrap_or(NAME_DEFAULT))
+        .socket(socket);
     let attached = tokio::task::spawn_blocking(move || app.attach().map(drop));
     match attached.await {
         Ok(Ok(())) => {
-            let place = asked.app_socket.display();
+            let place = socket.display();
             Finding::good("apps", format!("an app of this user attaches at {place}"))
         }
-        Ok(Err(status)) => judge_refusal(&status, asked),
+        Ok(Err(status)) => judge_refusal(&status, socket, name),
         Err(error) => Finding::unknown("apps", error.to_string(), "look at the log of provostd"),
     }
 }
 
-fn judge_refusal(status: &provost::Status, asked: &DoctorOptions) -> Finding {
+fn judge_refusal(status: &provost::Status, socket: &Path, name: Option<&str>) -> Finding {
     let said = status.message();
     let is_denied = status.code() == provost::Code::PermissionDenied;
-    if is_denied && asked.app.is_none() && said.contains("[[app]]") {
+    if is_denied && name.is_none() && said.contains("[[app]]") {
         let remedy = "say under which name the app attaches: provost doctor --app NAME";
         return Finding::warning("apps", said, remedy);
     }
-    let remedy = remedy_of_refusal(status.code(), access(&asked.app_socket, Access::WRITE_OK));
+    let remedy = remedy_of_refusal(status.code(), access(socket, Access::WRITE_OK));
     Finding::wrong("apps", said, remedy)
 }
 
@@ -260,19 +315,25 @@ fn remedy_of_refusal(code: provost::Code, may_write: rustix::io::Result<()>) -> 
     }
 }
 
+/// What the node tells of itself.
+struct NodeAnswers {
+    status: Status,
+    config: Result<GetConfigResponse, Failure>,
+}
+
+async fn ask(target: &Target) -> Result<NodeAnswers, Failure> {
+    let mut node = Node::connect(target).await?;
+    let status = node.call(GetStatusRequest {}, AdminClient::get_status).await?;
+    let config = node.call(GetConfigRequest {}, AdminClient::get_config).await;
+    Ok(NodeAnswers { status, config })
+}
+
 /// What the node says of itself, and the peers that its configuration names.
-async fn node(asked: &DoctorOptions) -> Vec<Finding> {
-    let told = async {
-        let mut node = Node::connect(&asked.target).await?;
-        let status = node.call(GetStatusRequest {}, AdminClient::get_status).await?;
-        let config = node.call(GetConfigRequest {}, AdminClient::get_config).await;
-        Ok::<_, Failure>((status, config))
-    };
-    let (status, config) = match told.await {
+async fn node(told: Result<NodeAnswers, Failure>, target: &Target) -> Vec<Finding> {
+    let NodeAnswers { status, config } = match told {
         Ok(told) => told,
         Err(failure) => {
-            let remedy =
-                "run it as root, or as a user whom [admin] lets look, to have the node itself looked at";
+            let remedy = remedy_of_silence(failure.exit, access(&target.socket, Access::WRITE_OK));
             return vec![Finding::unknown("node", failure.message, remedy)];
         }
     };
@@ -286,6 +347,22 @@ async fn node(asked: &DoctorOptions) -> Vec<Finding> {
         )),
     }
     findings
+}
+
+/// What to do where the node tells nothing, by whether this user may open its admin socket.
+fn remedy_of_silence(exit: Exit, may_open: rustix::io::Result<()>) -> &'static str {
+    match (exit, may_open) {
+        (Exit::Denied, _) | (_, Err(Errno::ACCESS)) => {
+            "run it as root, or as a user whom [admin] lets look, to have the node itself looked at"
+        }
+        (Exit::Unreachable, Err(_)) => {
+            "start provostd (systemctl start provostd), or name its admin socket with --socket or PROVOST_ADMIN_SOCKET"
+        }
+        (Exit::Unreachable, Ok(())) => {
+            "it has ended, or is just ending: start it (systemctl start provostd), or find out why (journalctl --unit provostd)"
+        }
+        _ => "look at the log of provostd (journalctl --unit provostd)",
+    }
 }
 
 fn judge_status(status: &Status) -> Vec<Finding> {
@@ -550,6 +627,65 @@ mod tests {
             let finding = finding_of(warning);
             assert!(finding.remedy.contains(expected), "{finding:?}");
             assert!(finding.draw(Canvas::plain()).starts_with(line), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn apps_attach_where_was_said_or_where_the_node_tells() {
+        let status = |socket: &str| Status {
+            control_socket: socket.into(),
+            pid: std::process::id() as i32,
+            ..Status::default()
+        };
+        let told = status("/tmp/a.sock");
+        let said = Path::new("/tmp/b.sock");
+        assert_eq!(app_socket(Some(said), Some(&told)), said);
+        assert_eq!(app_socket(None, Some(&told)), Path::new("/tmp/a.sock"));
+        assert_eq!(
+            app_socket(Some(Path::new("")), Some(&told)),
+            Path::new("/tmp/a.sock")
+        );
+        let beside = std::env::current_dir().unwrap().join("a.sock");
+        assert_eq!(app_socket(None, Some(&status("a.sock"))), beside);
+        assert_eq!(app_socket(None, None), Path::new(APP_SOCKET_DEFAULT));
+    }
+
+    #[test]
+    fn the_descriptors_of_the_service_are_judged_and_not_those_of_whoever_asks() {
+        let limits = |soft: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max processes             95929                95929                processes \n\
+                 Max open files            {soft:<20} 1048576              files     \n"
+            )
+        };
+        let judged = |soft: &str| judge_node_descriptors(7, Some(&limits(soft)));
+        let few = judged("40");
+        assert_eq!(few.health, Health::Warning);
+        assert!(
+            few.found.contains("may open 40") && few.remedy.contains("LimitNOFILE="),
+            "{few:?}"
+        );
+        assert_eq!(judged("1024").health, Health::Good);
+        assert_eq!(judged("unlimited").health, Health::Good);
+        let unseen = judge_node_descriptors(7, None);
+        assert_eq!(unseen.health, Health::Unknown);
+        assert!(unseen.found.contains("/proc/7/limits"), "{unseen:?}");
+        // The first process of a machine is no node.
+        assert_eq!(node_descriptors(1).health, Health::Unknown);
+    }
+
+    #[test]
+    fn a_node_that_does_not_run_is_not_a_matter_of_rights() {
+        for (exit, may_open, expected) in [
+            (Exit::Denied, Ok(()), "run it as root"),
+            (Exit::Unreachable, Err(Errno::ACCESS), "run it as root"),
+            (Exit::Unreachable, Err(Errno::NOENT), "start provostd"),
+            (Exit::Unreachable, Ok(()), "it has ended"),
+            (Exit::TimedOut, Ok(()), "the log of provostd"),
+        ] {
+            let remedy = remedy_of_silence(exit, may_open);
+            assert!(remedy.contains(expected), "{exit:?} {may_open:?}: {remedy}");
         }
     }
 
