@@ -1,5 +1,7 @@
 //! `provost config`: files and what is in effect.
 
+mod forgotten;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +76,10 @@ pub(crate) enum Command {
         target: Target,
     },
     /// Write what was changed at run time back to the configuration directory
-    #[command(after_help = "Examples:\n  provost config write")]
+    #[command(
+        after_help = "Warns where a policy reads fields that a node knows by `provost schema prefetch` alone: it forgets them when it stops.\n\n\
+                            Examples:\n  provost config write"
+    )]
     Write {
         #[command(flatten)]
         target: Target,
@@ -111,6 +116,13 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let done = node
                 .call(WriteConfigRequest {}, AdminClient::write_config)
                 .await?;
+            if !target.json {
+                // What was asked for is done, whether or not this is known.
+                let warnings = forgotten::warnings(&mut node).await.unwrap_or_default();
+                warnings
+                    .iter()
+                    .for_each(|warning| eprintln!("warning: {}", clean(warning)));
+            }
             print(&if target.json {
                 json_document(&done)?
             } else {

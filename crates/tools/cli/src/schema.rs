@@ -16,7 +16,7 @@ use crate::watch::{Listing, Shown, show};
 use provost_terminal::admin::{Node, Target};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::output::{json_document, print};
-use provost_terminal::table::{Align, Canvas, Cell, Look, Table};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken};
 
 const CHECK_EXAMPLES: &str = "\
 Compares the services of the files with those that the node knows, both ways: while a change is rolled out, old and new
@@ -27,6 +27,20 @@ Examples:
   provost schema check kv.proto --against released/kv.proto      without a node, as in continuous integration
   provost schema check kv.pb --json                              a serialized FileDescriptorSet";
 
+const PREFETCH_EXAMPLES: &str = "\
+The node has it until its service stops; a replacement of the daemon keeps it. To have it at each start, make a file of it by
+`provost schema compile`, and name that in `schemas.prefetch` of the node's configuration. Policies that read fields of a gRPC service
+need that: without the schema each call of it ends with FAILED_PRECONDITION.
+
+Examples:
+  provost schema prefetch proto/kv.proto
+  provost schema prefetch -I proto proto/a.proto proto/b.proto
+  provost schema compile proto/kv.proto --output /etc/provost/kv.pb     for schemas.prefetch = [\"/etc/provost/kv.pb\"]";
+
+/// What people are told of what they have given.
+const UNTIL_IT_STOPS: &str = "known until the service stops: for each start, name what `provost schema compile` makes of it in \
+                              schemas.prefetch of the node's configuration";
+
 /// `provost schema …`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -34,9 +48,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  provost schema list\n  provost schema list --json")]
     List(Listing),
     /// Give the node a schema before an app brings it
-    #[command(
-        after_help = "Examples:\n  provost schema prefetch proto/kv.proto\n  provost schema prefetch -I proto proto/a.proto proto/b.proto"
-    )]
+    #[command(after_help = PREFETCH_EXAMPLES)]
     Prefetch {
         #[command(flatten)]
         files: Files,
@@ -196,18 +208,6 @@ fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> 
     Ok(compiled.encode_to_vec())
 }
 
-/// Where a file is, and with it what it imports.
-pub(crate) fn directory_of(file: &Path) -> PathBuf {
-    match file.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-impl Shown for ListSchemasResponse {
-    fn draw(&self, canvas: Canvas) -> String {
-        if self.schemas.is_empty() {
-            "no schema is known\n".to_owned()
 /// Where imports are looked for: where somebody said, or beside each file.
 pub(crate) fn include_directories(files: &[PathBuf], includes: &[PathBuf]) -> Vec<PathBuf> {
     match includes {
@@ -225,6 +225,18 @@ pub(crate) fn missing_file(files: &[PathBuf], directories: &[PathBuf]) -> Option
     Some(Failure::usage(message))
 }
 
+/// Where a file is, and with it what it imports.
+pub(crate) fn directory_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+impl Shown for ListSchemasResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        if self.schemas.is_empty() {
+            "no schema is known\n".to_owned()
         } else {
             draw_schemas(&self.schemas, canvas)
         }
@@ -233,7 +245,7 @@ pub(crate) fn missing_file(files: &[PathBuf], directories: &[PathBuf]) -> Option
 
 impl Shown for PrefetchSchemaResponse {
     fn draw(&self, canvas: Canvas) -> String {
-        draw_schemas(&self.schemas, canvas)
+        draw_schemas(&self.schemas, canvas) + &broken(UNTIL_IT_STOPS, 0, canvas) + "\n"
     }
 }
 
@@ -331,6 +343,26 @@ mod tests {
         let (word, problem) = verdict("fixed64 a = 1;", "string a = 1;");
         assert_eq!(word, "incompatible");
         assert!(problem.contains("t.M.a"), "{problem}");
+    }
+
+    #[test]
+    fn what_was_given_is_said_to_last_until_the_service_stops() {
+        let given = PrefetchSchemaResponse {
+            schemas: vec![Schema {
+                service: "kv.Kv".into(),
+                source: "given".into(),
+                ..Schema::default()
+            }],
+        };
+        let drawn = given.draw(Canvas::plain());
+        for said in [
+            "kv.Kv",
+            "until the service stops",
+            "schema compile",
+            "schemas.prefetch",
+        ] {
+            assert!(drawn.contains(said), "{said}: {drawn}");
+        }
     }
 
     #[test]
