@@ -110,16 +110,11 @@ impl ServiceInterface {
 
     /// As a node knows it.
     pub(crate) async fn of_node(node: &mut Node, name: &ServiceName) -> Result<ServiceInterface, Failure> {
-        let known = node
+        let listed = node
             .call(ListSchemasRequest {}, AdminClient::list_schemas)
-            .await?;
-        let known: Vec<_> = known
-            .schemas
-            .iter()
-            .map(|schema| schema.service.as_str())
-            .collect();
-        // The node says what else may have been meant by a name that it does not know.
-        let service = name.among(&known)?.unwrap_or_else(|| name.service.clone());
+            .await?
+            .schemas;
+        let service = full_name(name, &listed)?;
         let asked = GetSchemaRequest {
             service: service.clone(),
             hash: String::new(),
@@ -128,11 +123,10 @@ impl ServiceInterface {
             .call(asked, AdminClient::get_schema)
             .await
             .map_err(|failure| {
-                if known.is_empty() {
-                    let remedy = "give it with --proto FILE, or the node with `provost schema prefetch FILE`";
-                    Failure::new(failure.exit, format!("{}; {remedy}", failure.message))
-                } else {
+                if listed.iter().any(has_schema) {
                     failure
+                } else {
+                    Failure::new(failure.exit, format!("{}; {GIVE_SCHEMA}", failure.message))
                 }
             })?;
         let name = ServiceName {
@@ -177,6 +171,30 @@ impl ServiceInterface {
     }
 }
 
+/// What to do where the node has no schema.
+const GIVE_SCHEMA: &str = "give it with --proto FILE, or the node with `provost schema prefetch FILE`";
+
+/// Whether this says what messages look like. Of a service that gRPC clients have called and nobody has described, a node lists
+/// what was called.
+fn has_schema(listed: &Schema) -> bool {
+    !listed.source.starts_with("none")
+}
+
+/// The full name of the service that is meant, among those that a node lists.
+fn full_name(name: &ServiceName, listed: &[Schema]) -> Result<String, Failure> {
+    let known: Vec<_> = listed.iter().map(|schema| schema.service.as_str()).collect();
+    // The node says what else may have been meant by a name that it does not know.
+    let service = name.among(&known)?.unwrap_or_else(|| name.service.clone());
+    let mut same = listed.iter().filter(|schema| schema.service == service);
+    let is_described = same.clone().any(has_schema);
+    if same.next().is_some() && !is_described {
+        let message =
+            format!("{service} is called through this node, and nobody has given its schema; {GIVE_SCHEMA}");
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    Ok(service)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -218,6 +236,25 @@ pub(crate) mod tests {
         assert_eq!(among("tore").unwrap(), None, "half a word is no name");
         let failure = among("Kv").unwrap_err();
         assert!(failure.message.contains("a.Kv or b.Kv"), "{failure}");
+    }
+
+    #[test]
+    fn of_a_service_that_was_only_called_the_schema_is_asked_for() {
+        let listed = |service: &str, source: &str| Schema {
+            service: service.into(),
+            source: source.into(),
+            ..Schema::default()
+        };
+        let opaque = listed("hello.Greeter", "none: methods that were called");
+        let of = |listed: &[Schema]| full_name(&ServiceName::parse("Greeter").unwrap(), listed);
+        let failure = of(std::slice::from_ref(&opaque)).unwrap_err();
+        assert_eq!(failure.exit, Exit::Refused);
+        for said in ["hello.Greeter", "--proto FILE", "provost schema prefetch"] {
+            assert!(failure.message.contains(said), "{failure}");
+        }
+        let given = listed("hello.Greeter", "given");
+        assert_eq!(of(&[opaque, given]).unwrap(), "hello.Greeter");
+        assert_eq!(of(&[]).unwrap(), "Greeter");
     }
 
     #[test]
