@@ -12,9 +12,10 @@
 
 use std::hash::{Hash, Hasher};
 
+use siphasher::sip::SipHasher24;
+
 use crate::event::Refusal;
 use crate::seal::KEY_BYTES;
-use crate::siphash::SipHasher;
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u8 = 1;
@@ -335,17 +336,21 @@ impl Secrets {
         Self { key, drawn: 0 }
     }
 
+    fn hasher(&self) -> SipHasher24 {
+        SipHasher24::new_with_keys(self.key[0], self.key[1])
+    }
+
     /// A value that nobody has seen before.
     pub(crate) fn draw(&mut self) -> u64 {
         self.drawn += 1;
-        let mut hasher = SipHasher::new(self.key);
+        let mut hasher = self.hasher();
         hasher.write_u8(DRAW);
         hasher.write_u64(self.drawn);
         hasher.finish()
     }
 
     fn cookie<A: Hash>(&self, period: u64, from: &A, open: &Open) -> u64 {
-        let mut hasher = SipHasher::new(self.key);
+        let mut hasher = self.hasher();
         hasher.write_u8(COOKIE);
         hasher.write_u64(period);
         from.hash(&mut hasher);
@@ -444,5 +449,14 @@ mod tests {
     fn draws_differ() {
         let mut secrets = Secrets::new([1, 2]);
         assert_ne!(secrets.draw(), secrets.draw());
+    }
+
+    #[test]
+    fn the_hash_is_that_of_the_paper() {
+        // SipHash-2-4 (Aumasson and Bernstein, 2012), Appendix A: key 00..0f, message 00..0e.
+        let secrets = Secrets::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+        let mut hasher = secrets.hasher();
+        hasher.write(&(0..15).collect::<Vec<u8>>());
+        assert_eq!(hasher.finish(), 0xa129_ca61_49be_45e5);
     }
 }

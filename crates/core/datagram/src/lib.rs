@@ -32,7 +32,6 @@ mod rtt;
 pub mod seal;
 mod server;
 mod shared;
-mod siphash;
 mod statistics;
 mod wheel;
 
