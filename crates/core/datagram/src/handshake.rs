@@ -268,7 +268,8 @@ pub fn encode_challenge(nonce: u64, cookie: u64) -> [u8; CHALLENGE_BYTES] {
 }
 
 /// The nonce and the cookie of a Challenge.
-pub(crate) fn decode_challenge(bytes: &[u8]) -> Option<(u64, u64)> {
+#[must_use]
+pub fn decode_challenge(bytes: &[u8]) -> Option<(u64, u64)> {
     let mut fields = Fields::<CHALLENGE_BYTES>::new(bytes.try_into().ok()?);
     Some((u64::from_le_bytes(fields.get()), u64::from_le_bytes(fields.get())))
 }
@@ -320,9 +321,9 @@ impl Sealed {
     }
 }
 
-/// What only this endpoint can compute.
-#[derive(Debug)]
-pub(crate) struct Secrets {
+/// What only this endpoint can compute: tokens, nonces and cookies.
+#[derive(Clone, Debug)]
+pub struct Secrets {
     key: [u64; 2],
     drawn: u64,
 }
@@ -332,7 +333,9 @@ const DRAW: u8 = 1;
 const COOKIE: u8 = 2;
 
 impl Secrets {
-    pub(crate) fn new(key: [u64; 2]) -> Self {
+    /// From a key that is random and that nobody else knows.
+    #[must_use]
+    pub fn new(key: [u64; 2]) -> Self {
         Self { key, drawn: 0 }
     }
 
@@ -341,7 +344,7 @@ impl Secrets {
     }
 
     /// A value that nobody has seen before.
-    pub(crate) fn draw(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.drawn += 1;
         let mut hasher = self.hasher();
         hasher.write_u8(DRAW);
@@ -361,12 +364,14 @@ impl Secrets {
     }
 
     /// The cookie that shows that whoever opens this is at that address.
-    pub(crate) fn bake<A: Hash>(&self, now_ns: u64, from: &A, open: &Open) -> u64 {
+    #[must_use]
+    pub fn bake<A: Hash>(&self, now_ns: u64, from: &A, open: &Open) -> u64 {
         self.cookie(now_ns >> COOKIE_PERIOD_SHIFT, from, open)
     }
 
     /// Whether an Open carries a cookie of this period or the one before.
-    pub(crate) fn recognizes<A: Hash>(&self, now_ns: u64, from: &A, open: &Open) -> bool {
+    #[must_use]
+    pub fn recognizes<A: Hash>(&self, now_ns: u64, from: &A, open: &Open) -> bool {
         let period = now_ns >> COOKIE_PERIOD_SHIFT;
         let good = |period| self.cookie(period, from, open) == open.cookie;
         good(period) || period > 0 && good(period - 1)

@@ -16,7 +16,6 @@ mod messages;
 mod sessions;
 
 pub use config::{HostConfig, HostError, IDLE_NS_MIN};
-pub use handshake::HostSecrets;
 pub use messages::MessageBounds;
 pub use sessions::{HostEvent, NicHost, RequestTag};
 

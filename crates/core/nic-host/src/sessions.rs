@@ -4,7 +4,7 @@ mod accepting;
 
 use std::collections::{HashMap, VecDeque};
 
-use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
+use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, Secrets, VERSION};
 use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
 use provost_datagram::{Checking, PACKET_BYTES_MIN, SessionId};
 use provost_nic::{
@@ -15,7 +15,7 @@ use provost_nic::{
 
 use crate::await_command;
 use crate::config::{HostConfig, HostError};
-use crate::handshake::{HostSecrets, control, read_accept, read_challenge, session_id};
+use crate::handshake::{control, read_accept, read_challenge, session_id};
 use crate::messages::{HostCall, LongRequest, MessageBounds, message_part};
 
 /// Marks the tag of a request's further packet, so that it is no call's: slot and call follow in the lower bits.
@@ -141,7 +141,7 @@ struct HostSession {
 pub struct NicHost {
     config: HostConfig,
     rings: Vec<RingDriver>,
-    secrets: HostSecrets,
+    secrets: Secrets,
     sessions: Vec<Option<HostSession>>,
     /// Sessions of clients, so that a repeated Open does not make another.
     opened: HashMap<(u64, u16, u32), u16>,
@@ -192,7 +192,7 @@ impl NicHost {
         board.write_register(registers::CONTROL_FLOW, first.into());
         board.write_register(registers::CONTROL, CONTROL_ENABLE | checking);
         Ok(NicHost {
-            secrets: HostSecrets::new(config.secret),
+            secrets: Secrets::new(config.secret),
             sessions: vec![None; usize::from(config.sessions_max)],
             rings,
             opened: HashMap::new(),

@@ -43,8 +43,8 @@ impl NicHost {
             }
             _ => return Ok(()),
         };
-        if !self.secrets.recognizes(now_ns, from, &open) {
-            let cookie = self.secrets.bake(now_ns, from, &open);
+        if !self.secrets.recognizes(now_ns, &from, &open) {
+            let cookie = self.secrets.bake(now_ns, &from, &open);
             self.send_raw(board, from, challenge(&open, cookie));
             return Ok(());
         }
