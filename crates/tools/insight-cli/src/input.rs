@@ -8,9 +8,8 @@ use clap::{Args, ValueEnum};
 use provost_insight::acg::{ACG_BYTES_MAX, AnnotatedGraph, CallGraph};
 use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, check_machine};
 use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, ProxyPlacement};
-use provost_insight::profile::{PROFILE_BYTES_MAX, PROFILE_FORMAT, Profile, Protocol};
-
-use crate::machine::this_machine;
+use provost_insight::profile::{MachineIdentity, PROFILE_BYTES_MAX, PROFILE_FORMAT, Profile, Protocol};
+use provost_insight_probes::machine::identity;
 use provost_terminal::failure::{Exit, Failure};
 
 /// The text of a file of at most so many bytes; `-` is standard input.
@@ -201,7 +200,10 @@ impl ModelOptions {
             },
             _ => {
                 let application = match machine {
-                    "" => ApplicationMachine::Known(this_machine()),
+                    "" => ApplicationMachine::Known(MachineIdentity {
+                        id: "this machine".to_owned(),
+                        ..identity()
+                    }),
                     named => ApplicationMachine::Named(named.to_owned()),
                 };
                 check_machine(&profile, &application).map_err(|error| refused(path, error))?

@@ -6,7 +6,6 @@ mod doctor;
 mod fit;
 mod input;
 mod live;
-mod machine;
 mod predict;
 mod profile;
 mod report;
