@@ -200,7 +200,7 @@ impl Caller {
         let tally = self
             .tallies
             .entry((measure.activity, measure.in_flight))
-            .or_insert_with(Tally::new);
+            .or_default();
         latencies
             .into_iter()
             .flatten()

@@ -50,7 +50,7 @@ fn echo_on(peer: TcpStream, waiting: Waiting, message_bytes: usize) -> io::Resul
 /// Measures round trips to an [`echo`] at `address`, as it is commanded.
 pub(crate) fn ping(address: SocketAddr, waiting: Waiting, message_bytes: usize) -> Result<(), WorkerError> {
     worker::send_event(&Event::Ready { address: None })?;
-    let mut tally = Tally::new();
+    let mut tally = Tally::default();
     worker::each_command(|command| match command {
         Command::Measure(measure) => {
             ping_slice(address, waiting, message_bytes, measure, &mut tally).map_err(WorkerError::Socket)
@@ -135,7 +135,7 @@ mod tests {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
             let echo = std::thread::spawn(move || echo_on(listener.accept().unwrap().0, waiting, 100));
-            let mut tally = Tally::new();
+            let mut tally = Tally::default();
             let measure = Measure {
                 activity: Activity::Ping,
                 in_flight: 1,

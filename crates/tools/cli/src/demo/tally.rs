@@ -2,34 +2,20 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use provost_figures::Latencies;
 
 use super::wire::Figures;
 
-/// The longest latency that is told apart from a longer one: a minute, in nanoseconds.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Significant digits of a latency.
-const DIGITS: u8 = 3;
-
 /// Counts calls and keeps their latencies.
+#[derive(Default)]
 pub(crate) struct Tally {
-    latencies_ns: Histogram<u64>,
+    latencies: Latencies,
     elapsed: Duration,
 }
 
 impl Tally {
-    pub(crate) fn new() -> Tally {
-        let latencies_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS)
-            .expect("the bounds are constants that the histogram takes");
-        Tally {
-            latencies_ns,
-            elapsed: Duration::ZERO,
-        }
-    }
-
     pub(crate) fn record(&mut self, latency: Duration) {
-        let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        self.latencies_ns.saturating_record(latency_ns);
+        self.latencies.record(latency);
     }
 
     pub(crate) fn slice_took(&mut self, elapsed: Duration) {
@@ -37,13 +23,13 @@ impl Tally {
     }
 
     pub(crate) fn figures(&self) -> Figures {
-        let us_at = |quantile| self.latencies_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let report = self.latencies.report(self.elapsed.as_secs_f64().max(1e-9), 0);
         Figures {
-            calls: self.latencies_ns.len(),
-            p50_us: us_at(0.5),
-            p99_us: us_at(0.99),
-            p999_us: us_at(0.999),
-            rps: self.latencies_ns.len() as f64 / self.elapsed.as_secs_f64().max(1e-9),
+            calls: report.count,
+            p50_us: report.p50_us,
+            p99_us: report.p99_us,
+            p999_us: report.p999_us,
+            rps: report.rps,
         }
     }
 }
@@ -54,7 +40,7 @@ mod tests {
 
     #[test]
     fn slices_add_up() {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         for us in 1..=1000 {
             tally.record(Duration::from_micros(us));
         }
