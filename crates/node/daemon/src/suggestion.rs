@@ -1,5 +1,7 @@
 //! What somebody may have meant who wrote a name that is not known.
 
+use strsim::levenshtein;
+
 /// Names that are listed where none is near, at most.
 const LISTED_MAX: usize = 8;
 /// Longest names that are compared, in bytes: comparing takes the product of both lengths.
@@ -28,23 +30,9 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     let edits_max = (name.len() / 4).clamp(1, 4);
     let near = known
         .filter(|other| other.len() <= COMPARED_BYTES_MAX)
-        .map(|other| (edits(&name.to_lowercase(), &other.to_lowercase()), other));
+        .map(|other| (levenshtein(&name.to_lowercase(), &other.to_lowercase()), other));
     let near = near.filter(|(edits, _)| *edits <= edits_max);
     near.min().map(|(_, other)| other)
-}
-
-/// How many bytes have to be put in, taken out or changed to make one text of the other (Levenshtein's distance).
-fn edits(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, byte) in one.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (to, other_byte) in other.bytes().enumerate() {
-            let changed = diagonal + usize::from(byte != other_byte);
-            diagonal = row[to + 1];
-            row[to + 1] = changed.min(row[to] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -64,7 +52,7 @@ mod tests {
         for (name, near) in table {
             assert_eq!(nearest(name, known.into_iter()), near, "{name}");
         }
-        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(levenshtein("kitten", "sitting"), 3);
     }
 
     #[test]
