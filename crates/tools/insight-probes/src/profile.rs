@@ -8,12 +8,13 @@ mod setup;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use provost_insight::profile::{
     Component, ComponentMethod, LoadCell, MachineIdentity, Observation, Passage, Profile, ProfileOrigin,
     Protocol, TotalObservation,
 };
+use time::UtcDateTime;
 
 use crate::doctor::{self, GrantedMethods};
 use crate::failure::ProbeFailure;
@@ -771,23 +772,17 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 
 /// A time in UTC, as RFC 3339 says.
 fn rfc3339(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    // The calendar as of March 1st of year 0 (H. Hinnant, "chrono-compatible low-level date algorithms").
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let time = UtcDateTime::from(time);
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second) = time.as_hms();
+    let month = u8::from(month);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]
