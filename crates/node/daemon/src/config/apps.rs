@@ -181,15 +181,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ConfigError;
+    use super::super::tests::problems;
     use super::*;
-
-    fn problems(text: &str) -> Vec<String> {
-        match Config::parse(text, "test") {
-            Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
-            other => panic!("expected problems, got {other:?}"),
-        }
-    }
 
     #[test]
     fn a_table_is_read_with_its_defaults() {

@@ -301,15 +301,9 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigError, Sources};
+    use super::super::Sources;
+    use super::super::tests::problems;
     use super::*;
-
-    fn problems(text: &str) -> Vec<String> {
-        match Config::parse(text, "test") {
-            Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
-            other => panic!("expected problems, got {other:?}"),
-        }
-    }
 
     #[test]
     fn a_listener_is_read_with_its_defaults() {

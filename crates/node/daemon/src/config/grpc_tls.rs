@@ -224,7 +224,8 @@ fn pair(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Result<Option<OwnCerti
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, ConfigError};
+    use super::super::Config;
+    use super::super::tests::problems;
     use super::*;
 
     const NODE: &str = "[tls]\nca = \"/ca\"\ncert = \"/cert\"\nkey = \"/key\"\ncrls = [\"/crl\"]\n";
@@ -232,13 +233,6 @@ mod tests {
         "[[grpc.listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\napp = \"a\"\n[grpc.listener.tls]\n";
     const ROUTE: &str =
         "[[route]]\nservice = \"a.A\"\ntransport = \"grpc\"\nendpoints = [\"a:1\"]\n[route.tls]\n";
-
-    fn problems(text: &str) -> Vec<String> {
-        match Config::parse(text, "test") {
-            Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
-            other => panic!("expected problems, got {other:?}"),
-        }
-    }
 
     fn own_files(cert: &str, key: &str) -> OwnCertificate {
         OwnCertificate::Files {

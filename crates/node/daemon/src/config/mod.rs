@@ -160,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    fn problems(text: &str) -> Vec<String> {
+    /// The keys of what is wrong with this text.
+    pub(super) fn problems(text: &str) -> Vec<String> {
         match Config::parse(text, "test") {
             Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
             other => panic!("expected problems, got {other:?}"),
