@@ -8,9 +8,6 @@ mod support;
 #[allow(unreachable_pub, dead_code, reason = "shared with other tests")]
 mod traffic;
 
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
 use provostd::policies::{
     Attachment, Change, ChangeError, Mode, NotLoaded, Origin, Position, Reach, Registry, Report, Upgrade,
 };
@@ -56,16 +53,6 @@ impl Scene {
     fn change(&self, change: Change) -> Result<Report, ChangeError> {
         self.node.node.change(change, Mode::Apply)
     }
-
-    /// Waits until so many more unary calls have ended.
-    fn let_calls_pass(&self, calls: u64) {
-        let from = self.traffic.counts.unary.load(Ordering::Relaxed);
-        let until = Instant::now() + WAIT_MAX;
-        while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
-            assert!(Instant::now() < until, "calls do not go on");
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
 }
 
 fn attach(version: u32) -> Change {
@@ -91,20 +78,20 @@ fn upgrade(version: u32) -> Change {
 #[test]
 fn versions_of_a_library_take_turns_while_calls_go_on() {
     let scene = Scene::start();
-    scene.let_calls_pass(100);
+    scene.traffic.let_calls_pass(100);
     let report = scene.change(attach(1)).expect("attached");
     assert!(report.datapaths >= CONNECTIONS, "{report:?}");
     for _ in 0..20 {
-        scene.let_calls_pass(50);
+        scene.traffic.let_calls_pass(50);
         scene.change(upgrade(SECOND)).expect("the next version");
-        scene.let_calls_pass(50);
+        scene.traffic.let_calls_pass(50);
         scene.change(upgrade(1)).expect("the version before");
     }
     let back = Change::Detach {
         name: "numbered".into(),
     };
     scene.change(back).expect("detached");
-    scene.let_calls_pass(100);
+    scene.traffic.let_calls_pass(100);
     scene.traffic.finish();
 }
 
@@ -113,12 +100,12 @@ fn a_version_that_panics_at_its_first_calls_is_taken_back_and_no_call_notices() 
     let scene = Scene::start();
     scene.change(attach(1)).expect("attached");
     for _ in 0..5 {
-        scene.let_calls_pass(50);
+        scene.traffic.let_calls_pass(50);
         match scene.change(upgrade(PANICS)) {
             Ok(_) | Err(ChangeError::Undone { .. }) => {}
             Err(other) => panic!("{other}"),
         }
-        scene.let_calls_pass(1000);
+        scene.traffic.let_calls_pass(1000);
         // The version before is there again, so this upgrade is one.
         scene.change(upgrade(SECOND)).expect("a good version");
         scene.change(upgrade(1)).expect("a good version");
@@ -130,7 +117,7 @@ fn a_version_that_panics_at_its_first_calls_is_taken_back_and_no_call_notices() 
 fn a_version_that_does_not_take_over_changes_nothing() {
     let scene = Scene::start();
     scene.change(attach(1)).expect("attached");
-    scene.let_calls_pass(100);
+    scene.traffic.let_calls_pass(100);
     for (version, said) in [
         (OTHER_STATE, "saved state has version 1"),
         (FAILS_RESTORE, "likes no state"),
@@ -140,7 +127,7 @@ fn a_version_that_does_not_take_over_changes_nothing() {
             .expect_err("it does not take over")
             .to_string();
         assert!(refused.contains(said), "{refused}");
-        scene.let_calls_pass(200);
+        scene.traffic.let_calls_pass(200);
     }
     let other_abi = build::example("example-numbered", "other-abi");
     let refused = Registry::with_built_ins()
@@ -148,6 +135,6 @@ fn a_version_that_does_not_take_over_changes_nothing() {
         .expect_err("another ABI");
     assert!(matches!(refused, NotLoaded::Refused(_)), "{refused}");
     scene.change(upgrade(SECOND)).expect("a good version");
-    scene.let_calls_pass(100);
+    scene.traffic.let_calls_pass(100);
     scene.traffic.finish();
 }

@@ -86,16 +86,6 @@ impl Scene {
     fn change(&self, change: Change) -> Result<Report, ChangeError> {
         self.nodes[0].node.change(change, Mode::Apply)
     }
-
-    /// Waits until so many more unary calls have ended.
-    fn let_calls_pass(&self, calls: u64) {
-        let from = self.traffic.counts.unary.load(Ordering::Relaxed);
-        let until = Instant::now() + WAIT_MAX;
-        while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
-            assert!(Instant::now() < until, "calls do not go on");
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
 }
 
 fn named(name: &str) -> provost_wire::control::Attach {
@@ -142,11 +132,11 @@ fn upgrade(name: &str, version: u32) -> Change {
 #[test]
 fn a_policy_comes_and_goes_while_calls_go_on() {
     for scene in [Scene::over_tcp(), Scene::on_one_node()] {
-        scene.let_calls_pass(100);
+        scene.traffic.let_calls_pass(100);
         let report = scene.change(attach(witness("w", 1))).expect("attached");
         assert!(report.datapaths >= CONNECTIONS, "{report:?}");
         assert!(report.after.contains("name = \"w\""), "{report:?}");
-        scene.let_calls_pass(300);
+        scene.traffic.let_calls_pass(300);
         assert!(scene.notes.judged.load(Ordering::Relaxed) > 300);
         let twice = scene.change(attach(witness("w", 1)));
         assert!(matches!(twice, Err(ChangeError::NameTaken { .. })));
@@ -155,9 +145,9 @@ fn a_policy_comes_and_goes_while_calls_go_on() {
             .expect("detached");
         let unknown = scene.change(Change::Detach { name: "w".into() });
         assert!(matches!(unknown, Err(ChangeError::NoSuchPolicy { .. })));
-        scene.let_calls_pass(100);
+        scene.traffic.let_calls_pass(100);
         let judged = scene.notes.judged.load(Ordering::Relaxed);
-        scene.let_calls_pass(300);
+        scene.traffic.let_calls_pass(300);
         assert_eq!(scene.notes.judged.load(Ordering::Relaxed), judged);
         assert_eq!(scene.notes.missed.load(Ordering::Relaxed), 0);
         scene.traffic.finish();
@@ -168,7 +158,7 @@ fn a_policy_comes_and_goes_while_calls_go_on() {
 fn a_version_that_does_not_take_over_changes_nothing_anywhere() {
     let scene = Scene::on_one_node();
     scene.change(attach(witness("w", 1))).expect("attached");
-    scene.let_calls_pass(100);
+    scene.traffic.let_calls_pass(100);
     let refused = scene.change(upgrade("w", 4)).expect_err("a version that refuses");
     let text = refused.to_string();
     assert!(matches!(refused, ChangeError::Undone { .. }), "{text}");
@@ -191,14 +181,14 @@ fn a_version_that_does_not_take_over_changes_nothing_anywhere() {
             .contains("policy \"w\": config: wrong: as asked"),
         "{wrong}"
     );
-    scene.let_calls_pass(300);
+    scene.traffic.let_calls_pass(300);
     scene.change(upgrade("w", 2)).expect("a version that takes over");
-    scene.let_calls_pass(300);
+    scene.traffic.let_calls_pass(300);
     let back = Change::Rollback {
         engine: WITNESS.into(),
     };
     scene.change(back).expect("the version before");
-    scene.let_calls_pass(300);
+    scene.traffic.let_calls_pass(300);
     assert_eq!(scene.notes.missed.load(Ordering::Relaxed), 0);
     scene.traffic.finish();
 }
@@ -208,14 +198,14 @@ fn an_upgrade_that_fails_its_first_calls_is_taken_back_everywhere() {
     let scene = Scene::over_tcp();
     scene.change(attach(witness("w", 1))).expect("attached");
     for _ in 0..5 {
-        scene.let_calls_pass(50);
+        scene.traffic.let_calls_pass(50);
         match scene.change(upgrade("w", 5)) {
             Ok(_) => {}
             // It failed while others were still being changed.
             Err(ChangeError::Undone { problem, .. }) => assert!(problem.contains("trial"), "{problem}"),
             Err(other) => panic!("{other}"),
         }
-        scene.let_calls_pass(1000);
+        scene.traffic.let_calls_pass(1000);
         assert_ne!(scene.notes.failures.load(Ordering::Relaxed), 0);
         // It has the version before again: its upgrade touches every datapath.
         let report = scene.change(upgrade("w", 2)).expect("a good version");
@@ -248,19 +238,19 @@ fn failures_of_two_policies_at_a_time_are_both_taken_back() {
         scene.notes.failures.load(Ordering::Relaxed)
     );
     assert_ne!(undone, 0);
-    scene.let_calls_pass(300);
+    scene.traffic.let_calls_pass(300);
     scene.traffic.finish();
 }
 
 #[test]
 fn an_attached_policy_that_fails_its_first_calls_is_withdrawn() {
     let scene = Scene::over_tcp();
-    scene.let_calls_pass(50);
+    scene.traffic.let_calls_pass(50);
     match scene.change(attach(witness("w", 5))) {
         Ok(_) | Err(ChangeError::Undone { .. }) => {}
         Err(other) => panic!("{other}"),
     }
-    scene.let_calls_pass(1000);
+    scene.traffic.let_calls_pass(1000);
     assert_ne!(scene.notes.failures.load(Ordering::Relaxed), 0);
     let gone = scene.change(Change::Detach { name: "w".into() });
     assert!(matches!(gone, Err(ChangeError::NoSuchPolicy { .. })), "{gone:?}");
@@ -287,7 +277,7 @@ fn a_policy_that_fails_later_lets_calls_pass_if_it_was_attached_so() {
     let (node, notes) = failing_from_the_start(OnFault::Pass);
     let (server, client) = (TestApp::attach(&node), TestApp::attach(&node));
     let scene = Scene::of(server, client, vec![node], notes);
-    scene.let_calls_pass(2000);
+    scene.traffic.let_calls_pass(2000);
     assert_eq!(scene.notes.failures.load(Ordering::Relaxed), CONNECTIONS as u64);
     let report = scene.change(upgrade("w", 1)).expect("a good version");
     assert_eq!(report.datapaths, CONNECTIONS, "it judges again");
@@ -377,7 +367,7 @@ fn a_dry_run_says_what_would_change_and_changes_nothing() {
         .expect("it would go");
     assert_eq!((report.number, report.datapaths), (0, 2 * CONNECTIONS));
     assert!(node.change(attach(witness("w", 6)), Mode::DryRun).is_err());
-    scene.let_calls_pass(200);
+    scene.traffic.let_calls_pass(200);
     assert_eq!(scene.notes.judged.load(Ordering::Relaxed), 0);
     scene.traffic.finish();
 }
@@ -564,7 +554,7 @@ fn make_random_changes(scene: &Scene, seed: u64, until: Until) -> Tally {
 
 fn run_random_changes(scene: Scene, seed: u64, changes: usize) {
     let tally = make_random_changes(&scene, seed, Until::Changes(changes));
-    scene.let_calls_pass(300);
+    scene.traffic.let_calls_pass(300);
     report(&tally, &scene, seed);
     scene.traffic.finish();
     assert!(tally.made > changes / 2, "only {} changes were made", tally.made);
@@ -614,12 +604,12 @@ fn a_transport_goes_to_another_version_and_back_on_one_connection_and_on_all() {
         })
     };
     for _ in 0..20 {
-        scene.let_calls_pass(20);
+        scene.traffic.let_calls_pass(20);
         let one = scene.change(to(2, Reach::Connection(1))).expect("version 2");
         assert_eq!(one.datapaths, 1);
         let rest = scene.change(to(2, Reach::All)).expect("version 2");
         assert_eq!(rest.datapaths, CONNECTIONS - 1);
-        scene.let_calls_pass(20);
+        scene.traffic.let_calls_pass(20);
         let engine = provostd_transport();
         let back = scene.change(Change::Rollback { engine }).expect("version 1");
         assert_eq!(back.datapaths, CONNECTIONS);

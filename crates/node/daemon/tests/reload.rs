@@ -9,7 +9,6 @@ mod traffic;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use kinds::Notes;
 use provostd::Node;
@@ -61,19 +60,10 @@ impl Scene {
 
     /// Whether calls are judged now.
     fn judges(&self) -> bool {
-        self.let_calls_pass(100);
+        self.traffic.let_calls_pass(100);
         let before = self.notes.judged.load(Ordering::Relaxed);
-        self.let_calls_pass(100);
+        self.traffic.let_calls_pass(100);
         self.notes.judged.load(Ordering::Relaxed) > before
-    }
-
-    fn let_calls_pass(&self, calls: u64) {
-        let from = self.traffic.counts.unary.load(Ordering::Relaxed);
-        let until = Instant::now() + WAIT_MAX;
-        while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
-            assert!(Instant::now() < until, "calls do not go on");
-            std::thread::sleep(Duration::from_micros(200));
-        }
     }
 }
 

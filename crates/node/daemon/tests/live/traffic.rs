@@ -77,6 +77,16 @@ impl Traffic {
         }
     }
 
+    /// Waits until so many more unary calls of the first client have ended.
+    pub(crate) fn let_calls_pass(&self, calls: u64) {
+        let from = self.counts.unary.load(Ordering::Relaxed);
+        let until = Instant::now() + WAIT_MAX;
+        while self.counts.unary.load(Ordering::Relaxed) < from + calls {
+            assert!(Instant::now() < until, "calls do not go on");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     /// Lets every call end, and fails if one did not as it should.
     pub(crate) fn finish(self) -> Arc<Counts> {
         self.of_clients
