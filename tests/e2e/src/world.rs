@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
+use provost::blocking::block_on;
+use provost::{App, Channel};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -15,6 +17,8 @@ use crate::built;
 use crate::driver::{Agent, WAIT_MAX};
 use crate::lines::Lines;
 use crate::node::{DESCRIPTORS_MAX, SUCCESSOR};
+use crate::probe::probe_client::blocking::ProbeClient;
+use crate::probe::probe_service::SERVICE;
 use crate::program::{Program, Usage, eventually, usage_of};
 use crate::script::Answer;
 use crate::successor::Fault;
@@ -89,6 +93,17 @@ impl Drop for Node {
 }
 
 impl Node {
+    /// A client in the test's own process, attached to this node.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be.
+    pub fn client(&self) -> ProbeClient {
+        let app = App::builder().socket(&self.socket).attach().unwrap();
+        let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
+        ProbeClient::new(channel.unwrap())
+    }
+
     /// The process that serves now.
     #[must_use]
     pub fn process(&self) -> u32 {

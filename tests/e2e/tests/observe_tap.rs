@@ -5,12 +5,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use provost::blocking::block_on;
-use provost::{App, Channel, Request};
+use provost::Request;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
-use provost_e2e::probe::probe_service::SERVICE;
-use provost_e2e::{Node, NodeOptions, Setting, built, watched};
+use provost_e2e::{NodeOptions, Setting, built, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// What must not be seen, also not in part.
@@ -19,12 +17,6 @@ const SECRETS: [&str; 4] = ["canary-text", "canary-label", "canary-bytes", "cana
 const PLAIN: &str = "seen-metadata";
 /// Samples that each reader waits for.
 const SAMPLES: &str = "6";
-
-fn client(node: &Node) -> ProbeClient {
-    let app = App::builder().socket(&node.socket).attach().unwrap();
-    let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
-    ProbeClient::new(channel.unwrap())
-}
 
 fn call(client: &ProbeClient) {
     let [text, label, bytes, token] = SECRETS;
@@ -80,7 +72,7 @@ fn what_is_redacted_never_leaves_the_daemon() {
             "[\".probe.EchoMessage.text\", \".probe.EchoMessage.payload\", \".probe.EchoMessage.labels\"]",
         );
         let setting = Setting::with(ROLE, &by_path, &by_name);
-        let client = client(&setting.a);
+        let client = setting.a.client();
         let over = Arc::new(AtomicBool::new(false));
         let calling = {
             let over = Arc::clone(&over);
@@ -129,7 +121,7 @@ fn the_test_would_see_what_is_not_hidden() {
             ..NodeOptions::default()
         };
         let setting = Setting::with(ROLE, &options, &NodeOptions::default());
-        let client = client(&setting.a);
+        let client = setting.a.client();
         let program = built::program("provost", "provost-cli", ROLE);
         let reader = Command::new(program)
             .args(["tap", "-n", "1", "--json"])

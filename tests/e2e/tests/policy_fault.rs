@@ -3,12 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use provost::blocking::block_on;
-use provost::{App, Channel, Code, Request};
+use provost::{Code, Request};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
-use provost_e2e::probe::probe_service::SERVICE;
 use provost_e2e::script::{Ask, Hold};
 use provost_e2e::{Node, NodeOptions, Setting, World, built, eventually, watched};
 use rustix::process::Signal;
@@ -24,12 +22,6 @@ fn faulty(method: &str, config: &str) -> NodeOptions {
         ),
         ..NodeOptions::default()
     }
-}
-
-fn client(node: &Node) -> ProbeClient {
-    let app = App::builder().socket(&node.socket).attach().unwrap();
-    let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
-    ProbeClient::new(channel.unwrap())
 }
 
 /// What comes of so many calls, one after the other.
@@ -51,7 +43,7 @@ fn the_same_calls_meet_the_same_faults_on_either_side() {
         let none = NodeOptions::default();
         let runs: Vec<_> = [(&faults, &none), (&faults, &none), (&none, &faults)]
             .into_iter()
-            .map(|(options_a, options_b)| codes(&client(&Setting::with(ROLE, options_a, options_b).a), 100))
+            .map(|(options_a, options_b)| codes(&Setting::with(ROLE, options_a, options_b).a.client(), 100))
             .collect();
         let aborted = runs[0].iter().filter(|code| **code == Code::Aborted).count();
         assert!((10..55).contains(&aborted), "{aborted}");
@@ -67,7 +59,7 @@ fn only_calls_that_match_are_delayed() {
             "[policy.config.match]\nx-trial = \"slow\"\n[policy.config.delay]\npercentage = 100\nfixed_delay_ms = 200\n",
         );
         let setting = Setting::with(ROLE, &faults, &NodeOptions::default());
-        let client = client(&setting.a);
+        let client = setting.a.client();
         let mut request = Request::new(EchoMessage::default());
         request.metadata_mut().insert("x-trial", "slow").unwrap();
         let began = Instant::now();
@@ -127,7 +119,7 @@ fn a_call_that_is_held_outlives_the_drain_of_its_node() {
 }
 
 fn is_answered_though_the_node_ends(node: &mut Node) {
-    let client = client(node);
+    let client = node.client();
     // The first use of the command may build it.
     node.operate(&["status"]);
     std::thread::scope(|scope| {
@@ -163,7 +155,7 @@ fn a_delay_has_its_own_line_where_the_time_of_calls_is_divided() {
             ..NodeOptions::default()
         };
         let setting = Setting::with(ROLE, &delayed, &others);
-        let (client, is_over) = (client(&setting.a), AtomicBool::new(false));
+        let (client, is_over) = (setting.a.client(), AtomicBool::new(false));
         let told = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {

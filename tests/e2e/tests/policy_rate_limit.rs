@@ -1,11 +1,9 @@
 //! Rate limits between real apps and nodes: on both sides, over several apps, queued, and through live upgrades.
 
-use provost::blocking::block_on;
-use provost::{App, Channel, Code, Status};
+use provost::{Code, Status};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
-use provost_e2e::probe::probe_service::SERVICE;
 use provost_e2e::scrape::{metrics, value};
 use provost_e2e::script::{Ask, Echo};
 use provost_e2e::{Node, NodeOptions, Setting, World, built, eventually, watched};
@@ -23,12 +21,6 @@ fn limited(config: &str) -> NodeOptions {
         ),
         ..NodeOptions::default()
     }
-}
-
-fn client(node: &Node) -> ProbeClient {
-    let app = App::builder().socket(&node.socket).attach().unwrap();
-    let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
-    ProbeClient::new(channel.unwrap())
 }
 
 fn echo(client: &ProbeClient) -> Result<(), Status> {
@@ -54,7 +46,7 @@ fn a_call_between_two_apps_of_one_node_is_charged_once() {
         let mut world = World::new(ROLE);
         let node = world.node("one", &NodeOptions::default());
         let _server = world.server(&node);
-        let client = client(&node);
+        let client = node.client();
         for side in ["both", "client", "server"] {
             let limit = "policy attach --kind rate-limit --service probe.Probe --set requests_per_second=0.01 --set burst=5";
             let mut attach: Vec<&str> = limit.split(' ').collect();
@@ -73,7 +65,7 @@ fn who_is_over_the_limit_is_told_when_to_come_again_on_either_side() {
         let none = NodeOptions::default();
         for (options_a, options_b, file) in [(&limit, &none, "a.toml"), (&none, &limit, "b.toml")] {
             let setting = Setting::with(ROLE, options_a, options_b);
-            let client = client(&setting.a);
+            let client = setting.a.client();
             assert_eq!(successes(&client), 5);
             let status = echo(&client).unwrap_err();
             let wait: u64 = status.metadata().get(PUSHBACK).unwrap().parse().unwrap();
@@ -101,7 +93,7 @@ fn all_apps_of_a_node_share_a_bucket() {
         });
         setting.agent.succeeds(ten.clone());
         setting.world.agent(&setting.a).succeeds(ten);
-        assert_eq!(successes(&client(&setting.a)), 10);
+        assert_eq!(successes(&setting.a.client()), 10);
     });
 }
 
@@ -191,7 +183,7 @@ fn what_is_in_a_bucket_survives_upgrades() {
     watched(|| {
         let limit = limited("requests_per_second = 0.01\nburst = 40\nper = [\"app\", \"method\"]");
         let setting = Setting::with(ROLE, &limit, &NodeOptions::default());
-        let client = client(&setting.a);
+        let client = setting.a.client();
         for _ in 0..3 {
             for _ in 0..10 {
                 echo(&client).unwrap();
