@@ -120,6 +120,17 @@ pub enum ClientSchema {
     Compatible,
 }
 
+impl Ask {
+    /// A call whose handler outlives every test, counted under `hold`.
+    pub fn endless_hold() -> Ask {
+        Ask::Hold(Hold {
+            key: "hold".to_owned(),
+            milliseconds: 600_000,
+            ..Hold::default()
+        })
+    }
+}
+
 /// A call whose handler waits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Hold {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::script::{Ask, Echo, Fill, Hold, Pause, Pour, Reading, Unconnected};
+use provost_e2e::script::{Ask, Echo, Fill, Pause, Pour, Reading, Unconnected};
 use provost_e2e::{Agent, Setting, Usage, eventually, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
@@ -22,14 +22,6 @@ fn endless_pour(reading: Reading) -> Pour {
         reading,
         ..Pour::default()
     }
-}
-
-fn endless_hold() -> Ask {
-    Ask::Hold(Hold {
-        key: "hold".to_owned(),
-        milliseconds: 600_000,
-        ..Hold::default()
-    })
 }
 
 /// What both nodes hold for their apps.
@@ -105,7 +97,7 @@ fn client_while_the_handler_runs() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         let mut victim = setting.world.agent(&setting.a);
-        victim.begin(endless_hold());
+        victim.begin(Ask::endless_hold());
         begun(&mut setting, "hold");
         victim.program.kill();
         cancelled(&mut setting, "hold");
@@ -185,7 +177,7 @@ fn works_again(agent: &mut Agent) {
 #[test]
 fn server_in_its_handler() {
     server_is_killed(|setting| {
-        let ticket = setting.agent.begin(endless_hold());
+        let ticket = setting.agent.begin(Ask::endless_hold());
         begun(setting, "hold");
         ticket
     });
@@ -221,7 +213,7 @@ fn server_in_the_middle_of_a_response_stream() {
 fn service_is_killed(which: fn(&mut Setting) -> &mut provost_e2e::Node) {
     watched(move || {
         let mut setting = Setting::new(ROLE);
-        let ticket = setting.agent.begin(endless_hold());
+        let ticket = setting.agent.begin(Ask::endless_hold());
         begun(&mut setting, "hold");
         which(&mut setting).program.kill();
         let failure = setting.agent.failure(ticket);
@@ -248,7 +240,7 @@ fn service_of_the_server_and_started_again() {
 fn service_of_a_server_that_is_shutting_down() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
-        let ticket = setting.agent.begin(endless_hold());
+        let ticket = setting.agent.begin(Ask::endless_hold());
         begun(&mut setting, "hold");
         drop(setting.server.input.take());
         assert_eq!(

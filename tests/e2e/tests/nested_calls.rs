@@ -6,7 +6,7 @@ mod collector;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use collector::SpanCollector;
+use collector::{SpanCollector, hex};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use provost::blocking::block_on;
@@ -175,10 +175,6 @@ fn request(text: &str) -> Request<EchoMessage> {
     request.metadata_mut().insert("baggage", "user=ann").unwrap();
     request.set_timeout(Duration::from_secs(100));
     request
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

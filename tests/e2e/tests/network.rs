@@ -8,7 +8,7 @@ use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::peer::{self, Claim, Handshake};
-use provost_e2e::script::{Answer, Ask, Echo, Hold, Unconnected};
+use provost_e2e::script::{Answer, Ask, Echo, Unconnected};
 use provost_e2e::{NodeOptions, Setting, World, eventually, watched};
 use provost_wire::frame::{FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION, frame_kind};
 use rustix::process::Signal;
@@ -41,14 +41,6 @@ fn open(setting: &Setting) -> std::net::TcpStream {
         Handshake::Open(stream) => stream,
         refused => panic!("{refused:?}"),
     }
-}
-
-fn endless_hold() -> Ask {
-    Ask::Hold(Hold {
-        key: "hold".to_owned(),
-        milliseconds: 600_000,
-        ..Hold::default()
-    })
 }
 
 fn begun(setting: &mut Setting) {
@@ -84,7 +76,7 @@ fn all_is_well(setting: &mut Setting, descriptors: usize) {
 fn a_stopped_peer_is_found_out_and_calls_fail() {
     watched(|| {
         let mut setting = setting();
-        let ticket = setting.agent.begin(endless_hold());
+        let ticket = setting.agent.begin(Ask::endless_hold());
         begun(&mut setting);
         setting.b.program.signal(Signal::STOP);
         let failure = setting.agent.failure(ticket);
@@ -105,7 +97,7 @@ fn a_stopped_client_node_is_found_out_and_handlers_are_cancelled() {
         let mut setting = setting();
         let c = setting.third_node();
         let mut witness = setting.world.agent(&c);
-        setting.agent.begin(endless_hold());
+        setting.agent.begin(Ask::endless_hold());
         begun(&mut setting);
         setting.a.program.signal(Signal::STOP);
         eventually("the handler was cancelled", WAIT_MAX, || {

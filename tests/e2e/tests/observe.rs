@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use collector::{SpanCollector, serve};
+use collector::{SpanCollector, hex, serve};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };
@@ -541,10 +541,6 @@ fn a_collector_receives_the_metrics_also_of_the_process_that_takes_over() {
         );
         runtime.shutdown_background();
     });
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -57,3 +57,8 @@ pub(crate) fn serve(runtime: &tokio::runtime::Runtime, routes: Routes) -> String
     });
     format!("http://{address}")
 }
+
+/// Numbers of traces and spans as texts have them.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
