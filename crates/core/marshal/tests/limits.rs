@@ -10,6 +10,7 @@ use provost_marshal::{
     DecodeError, ForeignRegion, GatherError, Leaf, MessageError, PathError, ReadError, Scratch, Value, View,
     copy_foreign,
 };
+use provost_random::SeededRandom;
 use provost_schema::{MessageId, Schema};
 use provost_wire::limits::{GATHER_SEGMENT_BYTES_MIN, GATHER_SEGMENTS_MAX, NESTING_MAX};
 use sampling::Subject;
@@ -452,13 +453,10 @@ impl SharedHeap {
 
     /// Flips bits of words here and there, and back.
     fn scribble(&self, stop: &AtomicBool, changes: &AtomicU64) {
-        let mut random = 88_172_645_463_325_252u64;
+        let mut random = SeededRandom::new(1);
         while !stop.load(Ordering::Relaxed) {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let word = &self.words[random as usize % self.words.len()];
-            let flip = 1 << (random >> 32 & 63);
+            let word = random.pick(&self.words);
+            let flip = 1 << random.below(64);
             word.fetch_xor(flip, Ordering::Relaxed);
             std::thread::yield_now();
             word.fetch_xor(flip, Ordering::Relaxed);

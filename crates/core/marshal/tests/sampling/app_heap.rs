@@ -5,6 +5,7 @@
 use std::num::NonZeroUsize;
 
 use provost_marshal::ForeignRegion;
+use provost_random::SeededRandom;
 use provost_schema::{Cardinality, MessageId, Oneof, Schema, Slot, Type};
 
 /// Where the heap begins in the app's window, in units of 8 bytes.
@@ -23,7 +24,7 @@ impl AppHeap {
             schema,
             linear,
             heap: Vec::new(),
-            dirt: seed | 1,
+            dirt: SeededRandom::new(seed),
         };
         let size = schema.messages[message.0 as usize].size as usize;
         let root = writer.block(size);
@@ -66,7 +67,7 @@ struct Writer<'a> {
     schema: &'a Schema,
     linear: &'a [u8],
     heap: Vec<u8>,
-    dirt: u64,
+    dirt: SeededRandom,
 }
 
 impl Writer<'_> {
@@ -161,20 +162,10 @@ impl Writer<'_> {
     /// Takes a block somewhere: behind all others, after a gap of dirt. (Scattering by moving blocks around would do
     /// no more: nothing depends on their order.)
     fn block(&mut self, bytes: usize) -> usize {
-        let gap = (self.random() % 4) as usize * 8;
+        let gap = self.dirt.index(4) * 8;
         let place = self.heap.len() + gap;
-        for _ in 0..(gap + bytes.next_multiple_of(8)) {
-            let dirt = self.random() as u8;
-            self.heap.push(dirt);
-        }
+        self.heap.extend(self.dirt.bytes(gap + bytes.next_multiple_of(8)));
         place
-    }
-
-    fn random(&mut self) -> u64 {
-        self.dirt ^= self.dirt << 13;
-        self.dirt ^= self.dirt >> 7;
-        self.dirt ^= self.dirt << 17;
-        self.dirt
     }
 
     fn raw(&mut self, from: usize, to: usize, bytes: usize) {

@@ -8,6 +8,7 @@ use provost_engine::{
     FilterEngineParts, FilterState, Parts, Policy, PolicyKind, RestoreError, SharedState, Start, StepView,
     Verdict, Watch,
 };
+use provost_random::SeededRandom;
 use provostd::policies::{Origin, Registry};
 
 pub(crate) const WITNESS: &str = "witness";
@@ -132,11 +133,11 @@ impl Policy for Attached {
         let mut judge = Judge {
             behaviour: self.behaviour,
             notes: Arc::clone(&self.notes),
-            state: seed | 1,
+            random: SeededRandom::new(seed),
             steps_to_failure: u64::MAX,
         };
         if let Behaviour::FailsWithin { steps } = self.behaviour {
-            judge.steps_to_failure = judge.draw() % steps;
+            judge.steps_to_failure = judge.random.below(steps);
         }
         let parts = FilterEngineParts {
             kind: WITNESS,
@@ -153,7 +154,7 @@ impl Policy for Attached {
 struct Judge {
     behaviour: Behaviour,
     notes: Arc<Notes>,
-    state: u64,
+    random: SeededRandom,
     steps_to_failure: u64,
 }
 
@@ -177,16 +178,6 @@ impl CallState for Seen {
     }
 }
 
-impl Judge {
-    fn draw(&mut self) -> u64 {
-        self.state = self
-            .state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        self.state >> 33
-    }
-}
-
 impl Filter for Judge {
     type Call = Seen;
 
@@ -203,9 +194,9 @@ impl Filter for Judge {
         self.steps_to_failure -= 1;
         if let Behaviour::Holds { ns_max } = self.behaviour
             && step.held_since().is_none()
-            && self.draw().is_multiple_of(5)
+            && self.random.one_in(5)
         {
-            let until = step.now() + self.draw() % ns_max;
+            let until = step.now() + self.random.below(ns_max);
             return Verdict::Hold { until };
         }
         if step.parts().contains(Parts::MESSAGE) {
