@@ -109,12 +109,6 @@ impl PipeHandle {
         self.lock().broken = true;
     }
 
-    /// Whether the pipe is broken, by hand or by an end that is gone.
-    #[must_use]
-    pub fn is_broken(&self) -> bool {
-        self.lock().broken
-    }
-
     /// Stalls both directions until a time: a partition, if it is far away.
     pub fn stall_until(&self, until: Nanos) {
         for direction in &mut self.lock().directions {

@@ -57,12 +57,6 @@ impl LoadSlice {
         mean_us(&self.latencies_ns[quarter..self.count() - quarter])
     }
 
-    /// Mean of all latencies, in microseconds.
-    #[must_use]
-    pub fn mean_us(&self) -> f64 {
-        mean_us(&self.latencies_ns)
-    }
-
     /// The latency that this share of the calls does not exceed, in microseconds.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> f64 {
@@ -103,6 +97,6 @@ mod tests {
         assert_eq!(slice.rate(), 4.0);
         assert_eq!(slice.middle_mean_us(), (10.5 + 11.0 + 12.0 + 12.5) / 4.0);
         assert_eq!(slice.quantile_us(0.5), 12.0);
-        assert!(slice.mean_us() > 1000.0);
+        assert!(mean_us(&slice.latencies_ns) > 1000.0);
     }
 }
