@@ -1,5 +1,5 @@
 //! A process that is to take over from a node, and fails. It speaks just enough of the language between the two (see
-//! `docs/hot_restart.md`) to get to where it fails.
+//! `docs/hot-restart.md`) to get to where it fails.
 
 use std::os::fd::AsFd;
 use std::str::FromStr;

@@ -2,7 +2,7 @@
 //! so that a field can be added without a new format; what changes its meaning is a new [`FORMAT`].
 //!
 //! Descriptors are beside the state. Whoever has some says how many, and they come in the order of the fields here, depth
-//! first. `docs/hot_restart.md` describes all of it.
+//! first. `docs/hot-restart.md` describes all of it.
 
 use prost::Message;
 use provost_datapath::CompressedMessages;
