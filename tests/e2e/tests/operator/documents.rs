@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use provost_e2e::built;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::command::{ROLE, is_missing, tested};
+
+/// How long a pasted block may take on a busy machine.
+const PASTED_MAX: Duration = Duration::from_secs(120);
 
 /// The folder of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -128,6 +133,81 @@ fn the_pair_of_nodes_comes_up_as_the_first_page_says() {
                 "block {block} does not show {text:?}: {said}"
             );
         }
+    });
+}
+
+/// Carries out the block of a document that has this word, as one pastes it in the repository, with a node that is slow to start,
+/// and gives what it said.
+fn pasted(document: &str, word: &str, edit: impl FnOnce(&str, &Path) -> String) -> String {
+    let daemon = built::present("provostd", "provostd", ROLE);
+    built::present("provost", "provost-cli", ROLE);
+    built::present("hello-server", "provost-hello", ROLE);
+    let directory = tempfile::Builder::new().prefix("ppaste-").tempdir().unwrap();
+    let programs = directory.path().join("bin");
+    std::fs::create_dir(&programs).unwrap();
+    let slow = programs.join("provostd");
+    let script = format!("#!/bin/sh\nsleep 1\nexec '{}' \"$@\"\n", daemon.display());
+    std::fs::write(&slow, script).unwrap();
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+
+    let text = std::fs::read_to_string(root().join(document)).unwrap();
+    let mut blocks = commands(&text).into_iter();
+    let block = blocks.find(|block| block.contains(word)).unwrap();
+    let is_typed = |line: &&str| !line.starts_with("cargo build");
+    let typed: String = block
+        .lines()
+        .filter(is_typed)
+        .map(|line| line.replace("target/release/", "") + "\n")
+        .collect();
+    let script = ENDS_WITH_THE_TEST.to_owned() + &edit(&typed, directory.path());
+    let folder = daemon.parent().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let output = directory.path().join("output");
+    let log = std::fs::File::create(&output).unwrap();
+    let mut command = Command::new("bash");
+    command
+        .args(["-e", "-c", &script])
+        .current_dir(directory.path())
+        .env(
+            "PATH",
+            format!("{}:{}:{path}", programs.display(), folder.display()),
+        )
+        .env_remove("PROVOST_SOCKET")
+        .env_remove("PROVOST_ADMIN_SOCKET")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    let mut shell = ShellGroup::start(command);
+    let began = Instant::now();
+    let said = || std::fs::read_to_string(&output).unwrap();
+    let status = loop {
+        if let Some(status) = shell.ended() {
+            break status;
+        }
+        assert!(began.elapsed() < PASTED_MAX, "{document}: {}", said());
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(status.success(), "{document}: {status}: {}", said());
+    said()
+}
+
+#[test]
+fn what_the_first_pages_start_is_waited_for() {
+    if is_missing("bash", "bash") {
+        return;
+    }
+    tested(|| {
+        let said = pasted("README.md", "hello-client", |block, directory| {
+            block.replace("/tmp/", &format!("{}/", directory.display()))
+        });
+        assert!(said.contains("Hello, Ann!"), "{said}");
+        let said = pasted("examples/README.md", "schema prefetch", |block, directory| {
+            let proto = root().join("apps/hello/proto").canonicalize().unwrap();
+            let block = block.replace("/tmp/", &format!("{}/", directory.display()));
+            let block = block.replace("apps/hello/proto", &proto.display().to_string());
+            with_free_ports(&block, &["7700", "50051", "50061"])
+        });
+        assert_eq!(said.matches("given").count(), 2, "{said}");
     });
 }
 
