@@ -165,6 +165,20 @@ fn a_connection_that_cannot_be_made_says_why() {
 }
 
 #[test]
+fn a_service_that_nobody_serves_now_is_not_said_to_be_unknown() {
+    let node = TestNode::start();
+    let mut app = TestApp::attach(&node);
+    app.add_schema();
+    let refused = failed(app.ask(request::Body::Connect(connect_request()), None));
+    assert_eq!(code(&refused), Code::Unavailable);
+    let said = refused.message;
+    assert!(
+        said.contains("no app has bound") && said.ends_with("no service is served here now"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_peer_that_serves_nothing_refuses_at_the_handshake() {
     let far = TestNode::start();
     let near = TestNode::start_routed_to(&far);
