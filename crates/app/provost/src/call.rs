@@ -75,10 +75,6 @@ impl ClientCall {
             Status::new(end.code, end.reason)
         }))
     }
-
-    pub(crate) async fn step<T: Message>(&mut self) -> Result<Step<T>, Status> {
-        std::future::poll_fn(|context| self.poll_step(context)).await
-    }
 }
 
 impl Drop for ClientCall {
@@ -146,7 +142,7 @@ impl Reader {
         match step {
             Poll::Ready(Ok(step)) => {
                 self.owe(step.window_cost, is_last);
-                Poll::Ready(self.read(&step))
+                Poll::Ready(read_step(self.link(), &step))
             }
             Poll::Ready(Err(end)) => Poll::Ready(Err(end)),
             Poll::Pending => {
@@ -154,45 +150,6 @@ impl Reader {
                 Poll::Pending
             }
         }
-    }
-
-    /// Takes a step apart. Its block becomes the message's, or is given back.
-    pub(crate) fn read<T: Message>(&mut self, step: &Completion) -> Result<Step<T>, LocalEnd> {
-        let link = self.waiter.link();
-        let metadata = self.metadata(step);
-        let ended = step
-            .parts
-            .intersects(Parts::STATUS | Parts::CANCEL)
-            .then(|| ended(step, metadata));
-        let carries_headers = step.parts.intersects(Parts::BEGIN | Parts::HEADERS) && ended.is_none();
-        let metadata = (carries_headers && !metadata.is_empty()).then(|| MetadataMap::from_block(metadata));
-        let message = (step.parts.contains(Parts::MESSAGE) && step.root != 0).then(|| {
-            // SAFETY: the service published this block for this call, whose method has this type of message (see
-            // `Methods` and the generated clients), the drainer has checked that it is mapped, and each step is read once.
-            unsafe { Received::new(link.clone(), step.block, step.root) }
-        });
-        if message.is_none() {
-            link.reclaim(step.block);
-        }
-        if step.parts.contains(Parts::MESSAGE) && message.is_none() {
-            return Err(MALFORMED);
-        }
-        Ok(Step {
-            metadata,
-            message,
-            is_end: step.parts.contains(Parts::END),
-            status: ended,
-        })
-    }
-
-    /// The step's metadata block, where it lies.
-    fn metadata(&self, step: &Completion) -> &[u8] {
-        if step.metadata_bytes == 0 {
-            return &[];
-        }
-        // SAFETY: the drainer has checked that the range lies in a mapped segment; the service does not write to it
-        // until the block is given back, which happens after the last use of this slice.
-        unsafe { std::slice::from_raw_parts(heap::address(step.metadata), step.metadata_bytes as usize) }
     }
 
     fn owe(&mut self, cost_bytes: u32, is_last: bool) {
@@ -215,6 +172,44 @@ impl Reader {
             ..self.wire.step()
         });
     }
+}
+
+/// Takes a step apart. Its block becomes the message's, or is given back.
+pub(crate) fn read_step<T: Message>(link: &Arc<Link>, step: &Completion) -> Result<Step<T>, LocalEnd> {
+    let metadata = metadata_of(step);
+    let ended = step
+        .parts
+        .intersects(Parts::STATUS | Parts::CANCEL)
+        .then(|| ended(step, metadata));
+    let carries_headers = step.parts.intersects(Parts::BEGIN | Parts::HEADERS) && ended.is_none();
+    let metadata = (carries_headers && !metadata.is_empty()).then(|| MetadataMap::from_block(metadata));
+    let message = (step.parts.contains(Parts::MESSAGE) && step.root != 0).then(|| {
+        // SAFETY: the service published this block for this call, whose method has this type of message (see
+        // `Methods` and the generated clients), the drainer has checked that it is mapped, and each step is read once.
+        unsafe { Received::new(link.clone(), step.block, step.root) }
+    });
+    if message.is_none() {
+        link.reclaim(step.block);
+    }
+    if step.parts.contains(Parts::MESSAGE) && message.is_none() {
+        return Err(MALFORMED);
+    }
+    Ok(Step {
+        metadata,
+        message,
+        is_end: step.parts.contains(Parts::END),
+        status: ended,
+    })
+}
+
+/// The step's metadata block, where it lies.
+fn metadata_of(step: &Completion) -> &[u8] {
+    if step.metadata_bytes == 0 {
+        return &[];
+    }
+    // SAFETY: the drainer has checked that the range lies in a mapped segment; the service does not write to it
+    // until the block is given back, which happens after the last use of this slice.
+    unsafe { std::slice::from_raw_parts(heap::address(step.metadata), step.metadata_bytes as usize) }
 }
 
 /// A step that no service sends.

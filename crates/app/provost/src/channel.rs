@@ -260,6 +260,35 @@ impl Channel {
         }
     }
 
+    /// Begins a call with its first step, if nothing has to be waited for. None: [`Channel::begin`] says what is in the way.
+    pub(crate) fn begin_now(
+        &self,
+        method: u16,
+        parts: Parts,
+        outgoing: &mut OutgoingMessage,
+        limits: CallLimits,
+    ) -> Option<ClientCall> {
+        let Way::Managed(inner) = &self.way else {
+            return None;
+        };
+        refuse_child().ok()?;
+        let permit = inner.limit.try_acquire()?;
+        let connection = inner.state().connection()?.clone();
+        let bytes_max = connection
+            .link
+            .message_bytes_max
+            .min(limits.messages.request_bytes_max);
+        check_size(outgoing, bytes_max).ok()?;
+        let call = NewCall {
+            connection: connection.number,
+            method,
+            parts,
+            deadline_ns: resolve_deadline(limits),
+        };
+        let id = connection.link.begin(&call, outgoing).ok()?;
+        Some(ClientCall::new(connection, id, permit))
+    }
+
     /// Begins a call with its first step.
     pub(crate) async fn begin(
         &self,

@@ -1,6 +1,6 @@
 //! The four kinds of calls, as generated clients make them.
 
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use futures_core::Stream;
 use provost_wire::descriptor::Parts;
@@ -36,28 +36,39 @@ pub async fn unary<Req: Message, Resp: Message>(
     if let Some(layers) = channel.layers() {
         let path = CallPath::of(channel.service(), method);
         let channel = channel.clone();
-        let send = move |request| async move { send_unary::<Req, Resp>(&channel, method, request).await };
+        let send = move |request| async move {
+            let (outgoing, limits) = whole_request::<Req>(request)?;
+            send_unary(&channel, method, outgoing, limits).await
+        };
         return through_in_time(layers, (path, MethodKind::Unary), request, send).await;
     }
-    send_unary::<Req, Resp>(channel, method, request).await
+    let (outgoing, limits) = whole_request(request)?;
+    send_unary(channel, method, outgoing, limits).await
 }
 
-async fn send_unary<Req: Message, Resp: Message>(
+async fn send_unary<Resp: Message>(
     channel: &Channel,
     method: u16,
-    request: Request<impl Payload<Req>>,
+    mut outgoing: OutgoingMessage,
+    limits: CallLimits,
 ) -> Result<Response<Received<Resp>>, Status> {
-    let (outgoing, limits) = whole_request(request)?;
     if let Some(transport) = channel.transport() {
         return linked::unary(&**transport, method, outgoing, limits).await;
     }
-    let mut call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
+    let mut call = match channel.begin_now(method, WHOLE_REQUEST, &mut outgoing, limits) {
+        Some(call) => call,
+        None => channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?,
+    };
     let mut response = SingleResponse::bounded(limits.messages.response_bytes_max);
-    loop {
-        if let Some(result) = response.take(call.step().await?) {
-            return result;
+    std::future::poll_fn(|context| {
+        loop {
+            let step = ready!(call.poll_step(context))?;
+            if let Some(result) = response.take(step) {
+                return Poll::Ready(result);
+            }
         }
-    }
+    })
+    .await
 }
 
 /// Calls a method that answers with a stream.

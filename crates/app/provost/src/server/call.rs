@@ -10,9 +10,9 @@ use provost_wire::Code;
 use provost_wire::descriptor::{Completion, Parts, Submission};
 
 use super::LinkedCall;
-use crate::call::{Reader, Sender, Step, error_code, trailers_of};
+use crate::call::{Reader, Sender, Step, error_code, read_step, trailers_of};
 use crate::call_limits::{CallLimits, MessageBounds, check_received, check_size};
-use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, PeerSource, WireCall};
+use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, PeerSource, SubmitError, WireCall};
 use crate::message::Message;
 use crate::metadata::MetadataMap;
 use crate::received::Received;
@@ -40,7 +40,10 @@ impl ServerCall {
     /// The one request of the call.
     pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
         match self {
-            ServerCall::Managed(call) => call.single_request().await,
+            ServerCall::Managed(call) => match call.whole_request() {
+                Some(request) => request,
+                None => call.single_request().await,
+            },
             ServerCall::Linked(call) => call.single_request().await,
         }
     }
@@ -54,15 +57,19 @@ impl ServerCall {
     }
 
     /// Answers with one message, or with an error.
-    pub(crate) async fn answer<Resp: Message>(self, result: Result<Response<Resp>, Status>) {
+    pub(crate) async fn answer<Resp: Message>(&mut self, result: Result<Response<Resp>, Status>) {
         match self {
-            ServerCall::Managed(call) => call.answer(result).await,
+            ServerCall::Managed(call) => {
+                if let Some(unsent) = call.answer(result) {
+                    call.send_late(unsent).await;
+                }
+            }
             ServerCall::Linked(call) => call.answer(result),
         }
     }
 
     /// Answers with a stream of messages, or with an error.
-    pub(crate) async fn answer_stream<Resp, S>(self, result: Result<Response<S>, Status>)
+    pub(crate) async fn answer_stream<Resp, S>(&mut self, result: Result<Response<S>, Status>)
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
@@ -72,6 +79,14 @@ impl ServerCall {
             ServerCall::Linked(call) => call.answer_stream(result).await,
         }
     }
+}
+
+/// What is left to be sent of an answer.
+struct UnsentAnswer {
+    headers: Option<OutgoingMessage>,
+    code: Code,
+    /// The last message, if there is one, with what goes with the status.
+    last: OutgoingMessage,
 }
 
 /// A call that must be answered. Dropping it without an answer answers with why its handler was dropped.
@@ -112,18 +127,31 @@ impl ManagedCall {
         self.deadline_ns
     }
 
+    /// The one request of a call that came whole; none if it did not.
+    fn whole_request<Req: Message>(&mut self) -> Option<Result<Request<Received<Req>>, Status>> {
+        let begin = self.begin.as_ref()?;
+        begin
+            .parts
+            .contains(Parts::MESSAGE)
+            .then(|| self.first_step())
+            .map(|step| {
+                let step: Step<Req> = step?;
+                let message = step.message.ok_or_else(no_request)?;
+                self.request(message, step.metadata.unwrap_or_default())
+            })
+    }
+
     /// The one request of the call.
-    pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
+    async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
         let mut reader = self.reader();
-        let mut step: Step<Req> = self.first_step(&mut reader)?;
+        let mut step: Step<Req> = self.first_step()?;
         let metadata = step.metadata.take().unwrap_or_default();
         loop {
             if let Some(message) = step.message {
-                check_received(&*message, self.messages.request_bytes_max)?;
-                return Ok(Request::from_parts(message, metadata, self.limits()).with_peer(self.peer()));
+                return self.request(message, metadata);
             }
             if step.is_end {
-                return Err(Status::invalid_argument("the client sent no request"));
+                return Err(no_request());
             }
             step = poll_fn(|context| reader.poll_step(context))
                 .await
@@ -131,12 +159,20 @@ impl ManagedCall {
         }
     }
 
+    fn request<Req: Message>(
+        &self,
+        message: Received<Req>,
+        metadata: MetadataMap,
+    ) -> Result<Request<Received<Req>>, Status> {
+        check_received(&*message, self.messages.request_bytes_max)?;
+        Ok(Request::from_parts(message, metadata, self.limits()).with_peer(self.peer()))
+    }
+
     /// The requests of the call.
     pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
-        let mut reader = self.reader();
-        let mut first: Step<Req> = self.first_step(&mut reader)?;
+        let mut first: Step<Req> = self.first_step()?;
         let metadata = first.metadata.take().unwrap_or_default();
-        let requests = Streaming::of_server(reader, first).bounded(self.messages.request_bytes_max);
+        let requests = Streaming::of_server(self.reader(), first).bounded(self.messages.request_bytes_max);
         Ok(Request::from_parts(requests, metadata, self.limits()).with_peer(self.peer()))
     }
 
@@ -144,12 +180,12 @@ impl ManagedCall {
         Reader::new(self.link.clone(), self.id, self.wire)
     }
 
-    fn first_step<Req: Message>(&mut self, reader: &mut Reader) -> Result<Step<Req>, Status> {
+    fn first_step<Req: Message>(&mut self) -> Result<Step<Req>, Status> {
         let begin = self
             .begin
             .take()
             .ok_or_else(|| Status::internal("the request was read twice"))?;
-        reader.read(&begin).map_err(status_of)
+        read_step(&self.link, &begin).map_err(status_of)
     }
 
     fn peer(&self) -> PeerSource {
@@ -166,31 +202,64 @@ impl ManagedCall {
         }
     }
 
-    /// Answers with one message, or with an error.
-    pub(crate) async fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
-        let result = match result {
-            Ok(response) => self.send_response(response).await,
-            Err(status) => Err(status),
+    /// Answers with one message, or with an error; what found no room is to be [sent late](ManagedCall::send_late).
+    fn answer<Resp: Message>(&mut self, result: Result<Response<Resp>, Status>) -> Option<UnsentAnswer> {
+        let whole = result.and_then(|response| {
+            let (message, metadata, trailers) = response.into_parts();
+            let mut outgoing = self.outgoing(message)?;
+            outgoing.set_metadata(&trailers)?;
+            let headers = (!metadata.is_empty()).then(|| OutgoingMessage::of_metadata(&metadata));
+            Ok((headers.transpose()?, outgoing))
+        });
+        let (code, headers, last) = match whole {
+            Ok((headers, last)) => (Code::Ok, headers, last),
+            Err(status) => (error_code(&status), None, trailers_of(&status)),
         };
-        self.finish(result).await;
+        self.send(UnsentAnswer { headers, code, last })
     }
 
-    /// Sends the message and the end of a call at once.
-    async fn send_response<Resp: Message>(
-        &self,
-        response: Response<Resp>,
-    ) -> Result<Option<OutgoingMessage>, Status> {
-        let (message, metadata, trailers) = response.into_parts();
-        let mut outgoing = self.outgoing(message)?;
-        outgoing.set_metadata(&trailers)?;
-        if !metadata.is_empty() {
-            self.send_headers(&metadata).await?;
+    /// Sends an answer as far as there is room; what is left of it.
+    fn send(&mut self, mut answer: UnsentAnswer) -> Option<UnsentAnswer> {
+        if let Some(headers) = &mut answer.headers {
+            match self.link.submit(self.step(Parts::HEADERS), headers) {
+                Ok(()) => answer.headers = None,
+                Err(SubmitError::Full) => return Some(answer),
+                Err(_) => return None,
+            }
         }
-        Ok(Some(outgoing))
+        let step = self.last_step(answer.code, &answer.last);
+        let sent = self.link.submit(step, &mut answer.last);
+        self.is_answered = sent.is_ok();
+        (sent == Err(SubmitError::Full)).then_some(answer)
+    }
+
+    /// Sends what is left of an answer when there is room. If the call ends before, it is answered with that when it is
+    /// dropped.
+    async fn send_late(&mut self, answer: UnsentAnswer) {
+        if let Some(headers) = answer.headers {
+            let step = self.step(Parts::HEADERS);
+            if self.sender().send(step, headers).await.is_err() {
+                return;
+            }
+        }
+        let step = self.last_step(answer.code, &answer.last);
+        self.is_answered = self.sender().send(step, answer.last).await.is_ok();
+    }
+
+    /// The step that says how the call ended, with the last message if there is one.
+    fn last_step(&self, code: Code, last: &OutgoingMessage) -> Submission {
+        let parts = match last.root() {
+            0 => Parts::STATUS,
+            _ => Parts::MESSAGE | Parts::STATUS,
+        };
+        Submission {
+            status_or_window: code.number(),
+            ..self.step(parts)
+        }
     }
 
     /// Answers with a stream of messages, or with an error.
-    pub(crate) async fn answer_stream<Resp, S>(mut self, result: Result<Response<S>, Status>)
+    async fn answer_stream<Resp, S>(&mut self, result: Result<Response<S>, Status>)
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
@@ -199,10 +268,16 @@ impl ManagedCall {
             Ok(response) => self.send_stream(response).await,
             Err(status) => Err(status),
         };
-        self.finish(result).await;
+        let (code, last) = match result {
+            Ok(trailers) => (Code::Ok, trailers),
+            Err(status) => (error_code(&status), trailers_of(&status)),
+        };
+        let headers = None;
+        self.send_late(UnsentAnswer { headers, code, last }).await;
     }
 
-    async fn send_stream<Resp, S>(&self, response: Response<S>) -> Result<Option<OutgoingMessage>, Status>
+    /// Sends a stream to its end; what goes with its status.
+    async fn send_stream<Resp, S>(&self, response: Response<S>) -> Result<OutgoingMessage, Status>
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
@@ -232,7 +307,7 @@ impl ManagedCall {
                 .map_err(status_of)?;
             next = Poll::Pending;
         }
-        Ok(Some(OutgoingMessage::of_metadata(&trailers)?))
+        Ok(OutgoingMessage::of_metadata(&trailers)?)
     }
 
     fn outgoing<Resp: Message>(&self, message: Resp) -> Result<OutgoingMessage, Status> {
@@ -246,22 +321,6 @@ impl ManagedCall {
         let step = self.step(Parts::HEADERS);
         let outgoing = OutgoingMessage::of_metadata(metadata)?;
         self.sender().send(step, outgoing).await.map_err(status_of)
-    }
-
-    /// Sends how the call ended; the outgoing may hold the last message.
-    async fn finish(&mut self, result: Result<Option<OutgoingMessage>, Status>) {
-        let (code, outgoing) = match result {
-            Ok(outgoing) => (Code::Ok, outgoing.unwrap_or_default()),
-            Err(status) => (error_code(&status), trailers_of(&status)),
-        };
-        let parts = match outgoing.root() {
-            0 => Parts::STATUS,
-            _ => Parts::MESSAGE | Parts::STATUS,
-        };
-        let mut step = self.step(parts);
-        step.status_or_window = code.number();
-        // If it ended while it waited for room, it is answered with that when it is dropped.
-        self.is_answered = self.sender().send(step, outgoing).await.is_ok();
     }
 
     /// Answers with an error at once.
@@ -309,6 +368,10 @@ impl Drop for ManagedCall {
         }
         self.link.close(self.id);
     }
+}
+
+fn no_request() -> Status {
+    Status::invalid_argument("the client sent no request")
 }
 
 fn status_of(end: LocalEnd) -> Status {

@@ -95,7 +95,7 @@ impl LinkedCall {
     }
 
     /// Answers with one message, or with an error.
-    pub(crate) fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
+    pub(crate) fn answer<Resp: Message>(&mut self, result: Result<Response<Resp>, Status>) {
         let bytes_max = self.messages.response_bytes_max;
         let answer = result.and_then(|response| {
             let (message, metadata, trailers) = response.into_parts();
@@ -112,7 +112,7 @@ impl LinkedCall {
     }
 
     /// Answers with a stream of messages, or with an error.
-    pub(crate) async fn answer_stream<Resp, S>(mut self, result: Result<Response<S>, Status>)
+    pub(crate) async fn answer_stream<Resp, S>(&mut self, result: Result<Response<S>, Status>)
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
