@@ -47,6 +47,14 @@ impl Hasher for CallHasher {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
     fn write_u64(&mut self, number: u64) {
         self.0 = CallHash(self.0).of(number);
     }

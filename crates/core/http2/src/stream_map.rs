@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Places for values that are kept when there is none.
-const SLOTS_KEPT: usize = 8;
+/// Places for values that are kept when there is none: enough for a client that has as many calls at a time again and again.
+const SLOTS_KEPT: usize = 64;
 
 /// Values by the number of a stream. New streams have the highest numbers and old ones end first, so both ends of the order are
 /// cheap to change, and places are used again: unlike a tree, it allocates nothing once it is as large as it becomes.
@@ -111,6 +111,8 @@ impl<V> StreamMap<V> {
             self.slots.clear();
             self.free.clear();
             self.slots.shrink_to(SLOTS_KEPT);
+            self.free.shrink_to(SLOTS_KEPT);
+            self.places.shrink_to(SLOTS_KEPT);
         }
         value
     }
@@ -141,7 +143,20 @@ impl<V> StreamMap<V> {
     }
 
     fn place(&self, id: u32) -> Result<usize, usize> {
-        self.places.binary_search_by_key(&id, |(id, _)| *id)
+        match self.likely_place(id) {
+            Some(place) => Ok(place),
+            None => self.places.binary_search_by_key(&id, |(id, _)| *id),
+        }
+    }
+
+    /// Where a stream stands if all between it and one end of the order are there: a client's numbers are each two higher than
+    /// the one before (RFC 9113, section 5.1.1).
+    fn likely_place(&self, id: u32) -> Option<usize> {
+        let ((first, _), (last, _)) = (self.places.front()?, self.places.back()?);
+        let from_first = id.checked_sub(*first)? as usize / 2;
+        let from_last = (self.places.len() - 1).checked_sub(last.checked_sub(id)? as usize / 2);
+        let is_there = |place: &usize| self.places.get(*place).is_some_and(|(there, _)| *there == id);
+        Some(from_first).filter(is_there).or(from_last.filter(is_there))
     }
 }
 

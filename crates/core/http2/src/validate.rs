@@ -233,7 +233,8 @@ const fn name_bytes() -> [bool; 256] {
 }
 
 fn check_name(name: &[u8]) -> Result<(), HeadFault> {
-    if !name.is_empty() && name.iter().all(|byte| NAME_BYTES[usize::from(*byte)]) {
+    let is_right = |right, byte: &u8| right & NAME_BYTES[usize::from(*byte)];
+    if !name.is_empty() && name.iter().fold(true, is_right) {
         return Ok(());
     }
     Err(HeadFault::Name)
@@ -241,7 +242,9 @@ fn check_name(name: &[u8]) -> Result<(), HeadFault> {
 
 fn check_value(value: &[u8]) -> Result<(), HeadFault> {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let has_break = value.iter().any(|byte| matches!(byte, b'\0' | b'\r' | b'\n'));
+    // To its end in any case: so the compiler looks at many bytes at once.
+    let is_break = |byte: &u8| matches!(byte, b'\0' | b'\r' | b'\n');
+    let has_break = value.iter().fold(false, |found, byte| found | is_break(byte));
     if has_break || is_space(value.first()) || is_space(value.last()) {
         return Err(HeadFault::Value);
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use provost_datapath::{Body, BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
+use provost_datapath::{Body, BufferPool, CallHash, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
 use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
 use provost_http2::StreamMap;
 
@@ -89,7 +89,7 @@ pub struct GrpcPort {
     /// What messages of all calls take that wait to be passed on.
     pub(crate) incoming: IncomingCost,
     /// Streams by connection and number of the call.
-    pub(crate) streams: HashMap<(u32, u64), u32>,
+    pub(crate) streams: HashMap<(u32, u64), u32, CallHash>,
     /// Streams with steps to be taken.
     pub(crate) ready: VecDeque<u32>,
     pub(crate) cancels: VecDeque<GrpcRequest>,
@@ -142,7 +142,7 @@ impl GrpcPort {
             questions: 0,
             calls: StreamMap::new(),
             incoming: IncomingCost::default(),
-            streams: HashMap::new(),
+            streams: HashMap::default(),
             ready: VecDeque::new(),
             cancels: VecDeque::new(),
             waiting_for_output: VecDeque::new(),

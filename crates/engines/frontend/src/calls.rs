@@ -1,9 +1,6 @@
 //! The open calls of one connection, found by number and ordered by deadline.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-use provost_datapath::Nanos;
+use provost_datapath::{CallMap, Nanos};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 /// [`FrontendCall::timer`] of a call without a deadline.
@@ -57,7 +54,7 @@ impl FrontendCall {
 #[derive(Debug)]
 pub(crate) struct FrontendCalls {
     slots: Vec<FrontendCall>,
-    by_number: HashMap<u64, u32, BuildHasherDefault<CallHasher>>,
+    by_number: CallMap<u32>,
     /// A binary min-heap of places in `slots`, by deadline; each call knows its place in it.
     timers: Vec<u32>,
 }
@@ -66,7 +63,7 @@ impl FrontendCalls {
     pub(crate) fn new() -> FrontendCalls {
         FrontendCalls {
             slots: Vec::new(),
-            by_number: HashMap::default(),
+            by_number: CallMap::default(),
             timers: Vec::new(),
         }
     }
@@ -192,29 +189,6 @@ impl FrontendCalls {
             }
         }
         self.place(at);
-    }
-}
-
-/// Mixes a call's number. Numbers increase by one on honest connections; a peer that chooses them to collide slows its
-/// own connection down, within the bound on open calls.
-#[derive(Debug, Default)]
-struct CallHasher(u64);
-
-impl Hasher for CallHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // 2⁶⁴ divided by the golden ratio; folding the halves brings the high bits into the low ones.
-        let product = u128::from(self.0 ^ number) * 0x9E37_79B9_7F4A_7C15_u128;
-        self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 

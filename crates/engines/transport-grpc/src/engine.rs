@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use provost_datapath::{
-    CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState,
-    Saver, SocketHint, Step, TransportEngine,
+    CallHash, CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress,
+    SavedState, Saver, SocketHint, Step, TransportEngine,
 };
 use provost_grpc::{EncodingSet, RequestHead};
 use provost_wire::Code;
@@ -85,7 +85,7 @@ pub struct GrpcTransport {
     /// From when on another link may be opened beside those that take calls.
     grows_at: Nanos,
     pub(crate) calls: CallMap<GrpcCall>,
-    pub(crate) streams: HashMap<StreamPlace, u64>,
+    pub(crate) streams: HashMap<StreamPlace, u64, CallHash>,
     /// Calls without a stream, in their order.
     pub(crate) waiting: VecDeque<u64>,
     pub(crate) waiting_deadlines: BTreeSet<(Nanos, u64)>,
@@ -142,7 +142,7 @@ impl GrpcTransport {
             watch: LinkWatch::of(&parts.config),
             grows_at: 0,
             calls: CallMap::default(),
-            streams: HashMap::new(),
+            streams: HashMap::default(),
             waiting: VecDeque::new(),
             waiting_deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
@@ -191,7 +191,7 @@ impl GrpcTransport {
             watch: None,
             grows_at: 0,
             calls: CallMap::default(),
-            streams: HashMap::new(),
+            streams: HashMap::default(),
             waiting: VecDeque::new(),
             waiting_deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
