@@ -52,7 +52,8 @@ pub fn read_metadata(fields: &FieldList) -> Result<Vec<u8>, MetadataFault> {
             block.reserve(fields.text_bytes());
         }
         if !key.ends_with("-bin") {
-            metadata::append(&mut block, key, field.value)?;
+            // PROTOCOL-HTTP2, Requests: whitespace at the ends of an ASCII-Value may be stripped.
+            metadata::append(&mut block, key, field.value.trim_ascii())?;
             continue;
         }
         for value in field.value.split(|byte| *byte == b',') {
@@ -78,7 +79,7 @@ pub fn write_metadata(block: &[u8], fields: &mut FieldList) -> Result<(), Metada
         if key.ends_with("-bin") {
             fields.push(key.as_bytes(), BASE64.encode(value).as_bytes());
         } else {
-            // PROTOCOL-HTTP2, Requests: whitespace at the ends of an ASCII-Value may be stripped.
+            // As what is read.
             fields.push(key.as_bytes(), value.trim_ascii());
         }
     }
@@ -200,15 +201,16 @@ mod tests {
     /// PROTOCOL-HTTP2, Requests: Header-Name and ASCII-Value.
     #[test]
     fn requests_malformed_metadata() {
-        for (key, value) in [("a!", "x"), ("a", "\u{e9}"), ("a", "\t")] {
+        for (key, value) in [("a!", "x"), ("a", "\u{e9}"), ("a", "x\ty")] {
             let refused = read_metadata(&list(&[(key, value)]));
             assert!(matches!(refused, Err(MetadataFault::Block(_))), "{key}: {value}");
         }
     }
 
-    /// PROTOCOL-HTTP2, Requests: whitespace at the ends of a value may be stripped; HTTP/2 has no such values.
+    /// PROTOCOL-HTTP2, Requests: whitespace at the ends of a value may be stripped; HTTP/2 has no such values, and some peers send them.
     #[test]
     fn requests_whitespace_at_the_ends() {
+        assert_eq!(entries(&[("a", " x y\t")]), [("a".into(), b"x y".to_vec())]);
         let (mut block, mut fields) = (Vec::new(), FieldList::new());
         metadata::append(&mut block, "a", b" x y ").unwrap();
         write_metadata(&block, &mut fields).unwrap();

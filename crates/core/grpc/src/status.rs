@@ -203,6 +203,19 @@ mod tests {
 
     /// PROTOCOL-HTTP2, Responses: Percent-Encoded, both ways.
     #[test]
+    fn responses_messages_may_end_in_spaces() {
+        let fields: FieldList = [("grpc-status", "5"), ("grpc-message", "no such key: ")]
+            .into_iter()
+            .collect();
+        let read = GrpcStatus::read(&fields).unwrap().unwrap();
+        assert_eq!(read, GrpcStatus::new(Code::NotFound, "no such key: "));
+        let mut written = FieldList::new();
+        read.write(&mut written);
+        assert_eq!(written.get(b"grpc-message"), Some(&b"no such key:%20"[..]));
+    }
+
+    /// PROTOCOL-HTTP2, Responses: Status-Message.
+    #[test]
     fn responses_percent_encoded_messages() {
         let pairs = [
             ("plain text", "plain text"),

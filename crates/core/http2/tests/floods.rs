@@ -71,6 +71,25 @@ fn cancellations_among_completed_calls_are_no_flood() {
     }
 }
 
+/// RFC 9113, section 8.1: a client that has its whole response need not send the rest of its request, and resets the stream.
+#[test]
+fn resets_after_whole_responses_are_no_flood() {
+    let mut server = server();
+    for round in 0..3 * FloodLimits::default().reset.burst {
+        let stream = new_stream(round);
+        server
+            .say_head(stream, &request(&[]), StreamEnd::Continues)
+            .unwrap();
+        server
+            .connection
+            .respond(stream, &list(&[(":status", "200")]), StreamEnd::Ends, 0)
+            .unwrap();
+        server.say(FrameKind::ResetStream, 0, stream, &[0; 4]).unwrap();
+        server.sent_bytes();
+        server.events.clear();
+    }
+}
+
 /// A client that cancels many calls brings about frames that come late. Its server is not to blame, and the windows and tables
 /// stay in step.
 #[test]
@@ -252,6 +271,17 @@ fn floods_of_frames_without_use() {
     server.say_request(1);
     let rounds = until_calm(&mut server, |server, _| server.say(FrameKind::Data, 0, 1, &[]));
     assert!(rounds.abs_diff(limits.empty.burst) <= 1, "{rounds}");
+
+    // Nothing but padding, of no bytes and of three, carries as little: it excuses no PING between.
+    for padded in [&[0][..], &[3, 0, 0, 0]] {
+        let mut server = self::server();
+        server.say_request(1);
+        let rounds = until_calm(&mut server, |server, _| {
+            server.say(FrameKind::Ping, 0, 0, &[0; 8])?;
+            server.say(FrameKind::Data, flags::PADDED, 1, padded)
+        });
+        assert!(rounds.abs_diff(limits.empty.burst) <= 1, "{rounds}");
+    }
 
     let mut server = self::server();
     server.say_request(1);

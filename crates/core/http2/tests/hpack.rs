@@ -199,19 +199,28 @@ fn rfc7541_4_4_an_entry_larger_than_the_table_empties_it() {
 /// RFC 7541, section 7.1.3: a field that must never be indexed is written so, and read so.
 #[test]
 fn rfc7541_7_1_3_secrets_enter_no_table() {
-    let (mut encoder, mut decoder) = (HpackEncoder::new(), HpackDecoder::new(LIST_BYTES_MAX));
-    let mut list = FieldList::new();
-    list.push_field(b"authorization", b"secret", FieldIndexing::Never);
-    let mut lengths = Vec::new();
-    for _ in 0..2 {
-        let mut block = Vec::new();
-        encoder.encode(&list, &mut block);
-        assert_eq!(block[0] & 0xf0, 0x10);
-        decode(&mut decoder, &block).unwrap();
-        assert_eq!(decoder.fields().field(0).unwrap().indexing, FieldIndexing::Never);
-        lengths.push(block.len());
+    let secrets: [(&[u8], &[u8], FieldIndexing); 5] = [
+        (b"x-key", b"secret", FieldIndexing::Never),
+        (b"authorization", b"secret", FieldIndexing::Never),
+        (b"authorization", b"secret", FieldIndexing::Automatic),
+        (b"proxy-authorization", b"secret", FieldIndexing::Automatic),
+        (b"cookie", b"id=short", FieldIndexing::Automatic),
+    ];
+    for (name, value, indexing) in secrets {
+        let (mut encoder, mut decoder) = (HpackEncoder::new(), HpackDecoder::new(LIST_BYTES_MAX));
+        let mut list = FieldList::new();
+        list.push_field(name, value, indexing);
+        let mut lengths = Vec::new();
+        for _ in 0..2 {
+            let mut block = Vec::new();
+            encoder.encode(&list, &mut block);
+            assert_eq!(block[0] & 0xf0, 0x10);
+            decode(&mut decoder, &block).unwrap();
+            assert_eq!(decoder.fields().field(0).unwrap().indexing, FieldIndexing::Never);
+            lengths.push(block.len());
+        }
+        assert_eq!(lengths[0], lengths[1]);
     }
-    assert_eq!(lengths[0], lengths[1]);
 }
 
 /// RFC 7541, appendix A, beside another implementation's table.

@@ -67,6 +67,22 @@ fn section_8_1_parts_out_of_order() {
     }
 }
 
+/// Section 8.2.1 and PROTOCOL-HTTP2: some servers send a message that ends in a space, and it is taken as it is.
+#[test]
+fn section_8_2_1_spaces_at_the_ends_of_values_are_taken() {
+    let mut client = asking_client();
+    client.say_head(1, &ok_head(), StreamEnd::Continues).unwrap();
+    let trailers = list(&[("grpc-status", "5"), ("grpc-message", "no such key: ")]);
+    client.say_head(1, &trailers, StreamEnd::Ends).unwrap();
+    assert_eq!(client.resets(), []);
+    let events = client.take_events();
+    let has_message = |event: &OwnedEvent| match event {
+        OwnedEvent::Head(_, HeadKind::Trailers, fields, _) => fields[1].1 == "no such key: ",
+        _ => false,
+    };
+    assert!(events.iter().any(has_message), "{events:?}");
+}
+
 /// Section 8.1.1: malformed requests and responses are stream errors PROTOCOL_ERROR, and the connection goes on.
 #[test]
 fn section_8_1_1_malformed_heads() {
@@ -76,7 +92,7 @@ fn section_8_1_1_malformed_heads() {
         request(&[("connection", "close")]),
         request(&[("te", "gzip")]),
         request(&[(":path", "/twice")]),
-        request(&[("x", " a")]),
+        request(&[(":authority", " a")]),
         list(&[(":method", "GET")]),
         request(&[("a", "b"), (":late", "")]),
     ];

@@ -358,19 +358,29 @@ impl<C: DataChunk> Http2Connection<C> {
         }
         let is_end = header.has(flags::END_STREAM);
         let is_wanted = self.data_is_wanted(stream, length, now_ns)?;
-        if length == 0 && !is_end {
-            self.charge(FloodKind::Empty, now_ns)?;
-        } else if is_wanted {
-            self.floods.honest_frame(&self.config.floods);
-        }
-        Ok(DataProgress {
+        let progress = DataProgress {
             stream,
             data_left: length,
             padding_left: 0,
             needs_padding_length,
             is_end,
             is_discarded: !is_wanted,
-        })
+        };
+        if !needs_padding_length {
+            self.judge_data(&progress, now_ns)?;
+        }
+        Ok(progress)
+    }
+
+    /// Whether a frame of DATA is of use, once it is known what of it is padding.
+    fn judge_data(&mut self, progress: &DataProgress, now_ns: u64) -> Result<(), ConnectionError> {
+        if progress.data_left == 0 && !progress.is_end {
+            return self.charge(FloodKind::Empty, now_ns);
+        }
+        if !progress.is_discarded {
+            self.floods.honest_frame(&self.config.floods);
+        }
+        Ok(())
     }
 
     /// Whether a frame of DATA is for a stream that takes it.
@@ -439,6 +449,7 @@ impl<C: DataChunk> Http2Connection<C> {
             progress.padding_left = u32::from(*padding);
             let data = (progress.data_left - 1).checked_sub(progress.padding_left);
             progress.data_left = data.ok_or(ConnectionError::protocol(PADDING_TOO_LONG))?;
+            self.judge_data(&progress, now_ns)?;
             self.give_back(progress.stream, 1 + progress.padding_left);
         }
         let had_data = progress.data_left > 0;
@@ -650,12 +661,17 @@ impl<C: DataChunk> Http2Connection<C> {
         if self.is_idle(stream) {
             return Err(ConnectionError::protocol("RST_STREAM on an idle stream"));
         }
-        let is_open = self.streams.get(stream).is_some();
-        if is_open || !self.excuses_late(self.closed.ending(stream)) {
-            self.charge(FloodKind::Reset, now_ns)?;
-        }
-        if !is_open {
+        let Some(open) = self.streams.get(stream) else {
+            if !self.excuses_late(self.closed.ending(stream)) {
+                self.charge(FloodKind::Reset, now_ns)?;
+            }
             return Ok(None);
+        };
+        if self.role == EndpointRole::Server && open.local == HalfState::Ended {
+            // The client has its whole response, and need not send the rest of its request (section 8.1).
+            self.floods.honest_stream(&self.config.floods);
+        } else {
+            self.charge(FloodKind::Reset, now_ns)?;
         }
         self.forget(stream, StreamEnding::ResetByPeer);
         let cause = ResetCause::Peer;

@@ -12,7 +12,7 @@ use crate::frame::{FRAME_BYTES_MIN, FrameKind, NUMBER_MAX, flags};
 use crate::output::DataChunk;
 use crate::settings::EndpointSettings;
 use crate::streams::{HalfState, Http2Stream, QueueEnd};
-use crate::validate::{HeadFault, check_request, check_response, check_trailers};
+use crate::validate::{HeadFault, check_request, check_response, check_sent_values, check_trailers};
 
 /// Bytes of one frame of DATA at most, however many the peer takes: streams have their turns.
 const DATA_BYTES_MAX: u32 = FRAME_BYTES_MIN;
@@ -32,6 +32,7 @@ impl<C: DataChunk> Http2Connection<C> {
     /// # Errors
     /// Nothing was opened, and the reason says whether it can be later.
     pub fn open(&mut self, head: &FieldList, end: StreamEnd, now_ns: u64) -> Result<u32, SendError> {
+        check_sent_values(head)?;
         let facts = check_request(head)?;
         let id = if self.highest_stream == 0 {
             1
@@ -67,6 +68,7 @@ impl<C: DataChunk> Http2Connection<C> {
         end: StreamEnd,
         now_ns: u64,
     ) -> Result<HeadKind, SendError> {
+        check_sent_values(head)?;
         let facts = check_response(head)?;
         let is_interim = facts.status < 200;
         if is_interim && end == StreamEnd::Ends {
@@ -149,6 +151,7 @@ impl<C: DataChunk> Http2Connection<C> {
     /// # Errors
     /// Nothing was changed.
     pub fn send_trailers(&mut self, id: u32, trailers: FieldList, now_ns: u64) -> Result<(), SendError> {
+        check_sent_values(&trailers)?;
         check_trailers(&trailers)?;
         self.check_list(&trailers)?;
         let stream = self.body_stream(id)?;

@@ -59,11 +59,11 @@ impl<C: DataChunk> Http2Connection<C> {
         Ok(())
     }
 
-    /// Pings a silent peer by this policy from now on, or no more: some servers take pings only while streams are open.
-    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, now_ns: u64) {
+    /// Pings a silent peer by this policy from now on, or no more: some servers take pings only while streams are open. Its silence
+    /// counts from `since_ns`. A ping that it has not answered stays one.
+    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, since_ns: u64) {
         self.config.keepalive = policy;
-        self.keepalive.heard_ns = now_ns;
-        self.keepalive.pinged_ns = None;
+        self.keepalive.heard_ns = since_ns;
     }
 
     fn overdue(&self, now_ns: u64) -> Option<ConnectionError> {

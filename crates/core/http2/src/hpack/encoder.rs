@@ -31,6 +31,12 @@ const CHANGING_NAMES: [&[u8]; 12] = [
     b"set-cookie",
 ];
 
+/// Fields whose values are secrets that might be guessed by what their blocks come to: no table has them, here or further on (RFC 7541,
+/// section 7.1.3).
+const SECRET_NAMES: [&[u8]; 2] = [b"authorization", b"proxy-authorization"];
+/// So is a cookie that is shorter, in bytes: a longer one is hard to guess.
+const SHORT_COOKIE_BYTES: usize = 20;
+
 /// Encodes the blocks for one peer, in order.
 #[derive(Clone, Debug)]
 pub struct HpackEncoder {
@@ -129,6 +135,10 @@ impl HpackEncoder {
     fn indexing(&self, field: FieldRef<'_>) -> FieldIndexing {
         if field.indexing != FieldIndexing::Automatic {
             return field.indexing;
+        }
+        let is_short_cookie = field.name == b"cookie" && field.value.len() < SHORT_COOKIE_BYTES;
+        if is_short_cookie || SECRET_NAMES.contains(&field.name) {
+            return FieldIndexing::Never;
         }
         let is_large = field.list_bytes() > self.table.size_max() / LARGE_FIELD_PART;
         if is_large || CHANGING_NAMES.contains(&field.name) {
