@@ -40,6 +40,8 @@ pub struct GrpcLink {
     /// No call begins on it any more.
     pub(crate) is_draining: bool,
     pub(crate) has_keepalive: bool,
+    /// When calls first began since the server was heard last.
+    silent_since: Option<Nanos>,
     /// When it was last seen with calls, or opened.
     pub(crate) used_at: Nanos,
     pub(crate) life: LinkLife,
@@ -89,6 +91,7 @@ impl GrpcLink {
             is_full: false,
             is_draining: false,
             has_keepalive: false,
+            silent_since: None,
             used_at: now,
             life: LinkLife::Open,
         }
@@ -193,8 +196,12 @@ impl GrpcLink {
         }
         if has_calls != self.has_keepalive {
             self.has_keepalive = has_calls;
+            if has_calls {
+                self.silent_since.get_or_insert(now);
+            }
+            let since = self.silent_since.unwrap_or(now);
             self.grpc
-                .set_keepalive(config.keepalive().filter(|_| has_calls), now);
+                .set_keepalive(config.keepalive().filter(|_| has_calls), since);
         }
     }
 
@@ -253,6 +260,7 @@ impl GrpcLink {
                 0
             }
             Ok(count) => {
+                self.silent_since = None;
                 // What was not filled is empty; more makes the socket ready anew.
                 self.is_readable = count == into.len() || self.carrier.has_more();
                 count
@@ -380,6 +388,7 @@ impl GrpcLink {
             is_draining,
             // It is set anew with the first poll.
             has_keepalive: false,
+            silent_since: None,
             used_at: now,
             life,
         })

@@ -420,6 +420,33 @@ fn a_silent_server_is_pinged_while_calls_are_under_way() {
     assert!(rig.told().is_empty(), "it answers");
 }
 
+/// Its silence counts over calls that come one after the other, each of which ends before it is answered: then calls go to another
+/// connection.
+#[test]
+fn a_silent_server_is_left_though_every_call_ends() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    let (call, _) = rig.server.request();
+    rig.server.answer(call, b"y", rig.now);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Ok);
+    rig.server.reads = false;
+    let silent_since = rig.now;
+    for id in 2.. {
+        rig.call(id, UNARY, b"x");
+        rig.advance(SECOND_NS);
+        rig.cancel(id);
+        rig.advance(SECOND_NS / 100);
+        let silent_ns = rig.now - silent_since;
+        if !rig.dialled.lock().unwrap().is_empty() {
+            assert!(silent_ns > KEEPALIVE_INTERVAL_NS_MIN, "{silent_ns}");
+            return;
+        }
+        assert!(silent_ns < 2 * KEEPALIVE_INTERVAL_NS_MIN, "calls go there still");
+    }
+}
+
 /// For state that names neither blocks nor foreign memory.
 struct NamesNothing;
 
