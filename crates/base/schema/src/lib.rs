@@ -20,4 +20,4 @@ pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};
 pub use model::*;
-pub use opaque::{OpaqueMethod, lacks_field, opaque_descriptor_set};
+pub use opaque::{OpaqueMethod, is_method_name, lacks_field, opaque_descriptor_set};

@@ -13,6 +13,7 @@ use prost_types::FileDescriptorSet;
 use crate::layout::{lay_out, lay_out_pairs};
 use crate::{Schema, SchemaError, SchemaErrorKind, bounds};
 use declare::{Declarations, Files};
+pub(crate) use place::is_identifier;
 
 impl Schema {
     /// Checks a serialized `google.protobuf.FileDescriptorSet` and lays its messages out. The bytes may come from

@@ -7,6 +7,9 @@ use prost_types::{
     DescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto,
 };
 
+use provost_wire::limits::NAME_BYTES_MAX;
+
+use crate::load::is_identifier;
 use crate::{Message, Schema};
 
 /// The package of the message that stands for all that cannot be read.
@@ -37,6 +40,17 @@ impl OpaqueMethod {
             server_streaming: true,
         }
     }
+}
+
+/// Whether a method of a service can have this name.
+///
+/// ```
+/// assert!(provost_schema::is_method_name("a.B", "Get"));
+/// assert!(!provost_schema::is_method_name("a.B", "Get all"));
+/// ```
+#[must_use]
+pub fn is_method_name(service: &str, method: &str) -> bool {
+    is_identifier(method) && service.len() + 1 + method.len() <= NAME_BYTES_MAX
 }
 
 /// The `FileDescriptorSet` of a service with these methods and no message that can be read. What it names is not checked:

@@ -87,6 +87,18 @@ impl PrivateBytes {
         })
     }
 
+    /// The share around this one, of a user or a node; the same one, where there is none.
+    #[must_use]
+    pub fn around(self: &Arc<PrivateBytes>) -> &Arc<PrivateBytes> {
+        self.within.as_ref().unwrap_or(self)
+    }
+
+    /// Whether less is held here than may be, whatever those around it hold.
+    #[must_use]
+    pub fn is_below_own_bound(&self) -> bool {
+        self.held() < self.max
+    }
+
     /// Bytes that are held now.
     #[must_use]
     pub fn held(&self) -> u64 {
@@ -104,7 +116,7 @@ impl PrivateBytes {
     }
 
     fn has_room(&self) -> bool {
-        self.held() < self.max && self.within.as_ref().is_none_or(|share| share.has_room())
+        self.is_below_own_bound() && self.within.as_ref().is_none_or(|share| share.has_room())
     }
 
     /// Counts bytes here and in all shares around this one, until the charge is dropped.

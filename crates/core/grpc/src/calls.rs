@@ -14,6 +14,7 @@ use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREF
 use crate::head::{HeadRefusal, RequestHead, ResponseHead, not_grpc};
 use crate::large_messages::{LargeMessages, ReaderReadiness};
 use crate::metadata::read_metadata;
+use crate::progress::PartialProgress;
 use crate::status::{GrpcStatus, code_of_reset};
 use provost_compression::MessageEncoding;
 
@@ -86,6 +87,8 @@ pub(crate) struct CallState {
     pub(crate) unreleased: usize,
     /// Bytes that the window of the stream alone does not have back, as a large message has to wait.
     pub(crate) withheld: u32,
+    /// When the message that is in part began to come.
+    pub(crate) part_began_ns: u64,
     /// What it counts as when it ends.
     pub(crate) outcome: CallOutcome,
 }
@@ -108,6 +111,7 @@ impl CallState {
             held_bytes: 0,
             unreleased: 0,
             withheld: 0,
+            part_began_ns: 0,
             outcome: CallOutcome::Failed,
         }
     }
@@ -193,6 +197,9 @@ pub(crate) struct CallTable {
     pub(crate) events: VecDeque<GrpcEvent>,
     /// Bytes of messages that have come in part.
     pub(crate) partial_bytes: usize,
+    /// What they may come to now, where memory is scarce.
+    pub(crate) partial_bytes_now: usize,
+    pub(crate) progress: PartialProgress,
     pub(crate) large: LargeMessages,
     /// Bytes that the windows of streams get back, whose large messages need not wait any more.
     pub(crate) stream_releases: Vec<(u32, u32)>,
@@ -212,6 +219,8 @@ impl CallTable {
             deadlines: BTreeSet::new(),
             events: VecDeque::with_capacity(EVENTS_USUAL),
             partial_bytes: 0,
+            partial_bytes_now: usize::MAX,
+            progress: PartialProgress::default(),
         }
     }
 
@@ -245,7 +254,25 @@ impl CallTable {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.deadlines.first().map(|(deadline_ns, _)| *deadline_ns)
+        let deadline = self.deadlines.first().map(|(deadline_ns, _)| *deadline_ns);
+        [deadline, self.progress.judged_at()].into_iter().flatten().min()
+    }
+
+    /// Once it is time to judge: the calls whose messages have stopped in their midst. One that waits for this end, which gives it no
+    /// window, has not.
+    pub(crate) fn stalled(&mut self, now_ns: u64) -> Vec<u32> {
+        let Some(since_ns) = self.progress.judge(now_ns) else {
+            return Vec::new();
+        };
+        let has_stopped = |call: u32, state: &CallState| {
+            let may_come = state.held_bytes == 0 && !self.large.is_waiting(call);
+            may_come && state.reader.is_within_message() && state.part_began_ns <= since_ns
+        };
+        let calls = self.calls.iter();
+        calls
+            .filter(|(call, state)| has_stopped(*call, state))
+            .map(|(call, _)| call)
+            .collect()
     }
 
     /// A call whose deadline has passed.
@@ -301,7 +328,7 @@ impl CallTable {
                 fields,
                 end,
             } => return self.head(stream, kind, fields, end, now_ns),
-            Http2Event::Data { stream, data, end } => return self.data(stream, data, end),
+            Http2Event::Data { stream, data, end } => return self.data(stream, data, end, now_ns),
             Http2Event::Reset { stream, code, cause } => return self.reset(stream, code, cause),
             Http2Event::Writable { stream } => {
                 if self.calls.contains_key(stream) {
@@ -329,7 +356,7 @@ impl CallTable {
             (HeadKind::Response, _, StreamEnd::Ends) => self.trailers(call, fields, not_grpc),
             (HeadKind::Interim, ..) => StreamReaction::default(),
             // A client of gRPC has nothing to say in trailers: its stream ends with them.
-            (HeadKind::Trailers, EndpointRole::Server, _) => self.data(call, &[], end),
+            (HeadKind::Trailers, EndpointRole::Server, _) => self.data(call, &[], end, now_ns),
             (HeadKind::Trailers, EndpointRole::Client, _) => self.trailers(call, fields, |_| {
                 GrpcStatus::new(Code::Internal, "the trailers of the response have no grpc-status")
             }),
@@ -354,7 +381,7 @@ impl CallTable {
             let message = GrpcMessage { form, bytes };
             self.events.push_back(GrpcEvent::Message { call, message });
         }
-        self.data(call, &[], end)
+        self.data(call, &[], end, now_ns)
     }
 
     fn response(&mut self, call: u32, fields: &FieldList) -> StreamReaction {
@@ -395,7 +422,7 @@ impl CallTable {
         StreamReaction::end(call, CallEnding::Answered(status, metadata))
     }
 
-    fn data(&mut self, call: u32, data: &[u8], end: StreamEnd) -> StreamReaction {
+    fn data(&mut self, call: u32, data: &[u8], end: StreamEnd, now_ns: u64) -> StreamReaction {
         let mut reaction = StreamReaction {
             call,
             release: data.len() as u32,
@@ -408,6 +435,10 @@ impl CallTable {
         let events_before = self.events.len();
         let read = state.messages(call, data, self.message_bytes_max, &mut self.events);
         self.partial_bytes = self.partial_bytes - before + state.reader.buffered_bytes();
+        self.progress.add(data.len());
+        if before == 0 || self.events.len() > events_before {
+            state.part_began_ns = now_ns;
+        }
         state.unreleased += data.len();
         reaction.release = state.release();
         if self.events.len() > events_before {
@@ -425,8 +456,8 @@ impl CallTable {
         self.admit_large();
         reaction.ending = match read {
             Err(fault) => Some(CallEnding::Failed(status_of(fault))),
-            Ok(()) if self.partial_bytes > self.partial_bytes_max => {
-                let message = "the messages of this connection that have come in part are over their limit";
+            Ok(()) if self.partial_bytes > self.partial_bytes_max.min(self.partial_bytes_now) => {
+                let message = "the messages of this connection that have come in part are over their limit, or what there is memory for";
                 let status = GrpcStatus::new(Code::ResourceExhausted, message);
                 Some(CallEnding::Failed(status))
             }

@@ -133,6 +133,25 @@ impl<C: DataChunk> GrpcConnection<C> {
         self.table.counts = counts;
     }
 
+    /// Bytes of messages that have come in part.
+    #[must_use]
+    pub fn partial_bytes(&self) -> usize {
+        self.table.partial_bytes
+    }
+
+    /// What messages in part may come to from now on, if that is less than [`GrpcConfig::partial_bytes_max`]: a call whose message makes
+    /// them more ends with RESOURCE_EXHAUSTED.
+    pub fn bound_partial_bytes(&mut self, bytes: usize) {
+        self.table.partial_bytes_now = bytes;
+    }
+
+    /// Says whether this end reads what the peer sends, of a server whose clients' messages are to go on coming: calls whose message has
+    /// stopped in its midst then end, where much is held (see [`PROGRESS_NS`](crate::PROGRESS_NS)).
+    pub fn watch_progress(&mut self, is_reading: bool, now_ns: u64) {
+        let partial_bytes = self.table.partial_bytes;
+        self.table.progress.watch(partial_bytes, is_reading, now_ns);
+    }
+
     /// Calls that are under way.
     #[must_use]
     pub fn open_calls(&self) -> usize {
@@ -367,12 +386,16 @@ impl<C: DataChunk> GrpcConnection<C> {
             let status = GrpcStatus::new(Code::DeadlineExceeded, "the deadline of the call has passed");
             self.fail(call, status, now_ns);
         }
+        for call in self.table.stalled(now_ns) {
+            let reason = "the message stopped in its midst: its connection brought less than 480 KiB in 30 s";
+            self.fail(call, GrpcStatus::new(Code::Unavailable, reason), now_ns);
+        }
         self.http2.on_time(now_ns)
     }
 
-    /// Pings a silent peer by this policy from now on, or no more.
-    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, now_ns: u64) {
-        self.http2.set_keepalive(policy, now_ns);
+    /// Pings a silent peer by this policy from now on, or no more; its silence counts from `since_ns`.
+    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, since_ns: u64) {
+        self.http2.set_keepalive(policy, since_ns);
     }
 
     /// What ended the connection, if it did not end in good order.

@@ -57,6 +57,7 @@ pub mod fuzzing;
 mod head;
 mod large_messages;
 mod metadata;
+mod progress;
 mod saved;
 mod status;
 mod timeout;
@@ -72,6 +73,7 @@ pub use encoding_set::EncodingSet;
 pub use framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES, message_prefix};
 pub use head::{HeadRefusal, MessageCodec, RequestHead, ResponseHead, UriScheme};
 pub use metadata::{MetadataFault, read_metadata, write_metadata};
+pub use progress::{PROGRESS_BYTES_MIN, PROGRESS_NS, RESTING_PARTIAL_BYTES_MAX};
 pub use provost_compression::{CompressionFault, MessageEncoding};
 pub use status::{
     GrpcStatus, code_of_http_status, code_of_reset, decode_percent, encode_percent, http_status_of_code,

@@ -194,6 +194,7 @@ impl SavedField for CallState {
             held_bytes: restore_held(fields)?,
             unreleased: restore_held(fields)?,
             withheld: fields.u32()?,
+            part_began_ns: 0,
             outcome: CallOutcome::Failed,
         })
     }

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// PROTOCOL-HTTP2, Responses: Percent-Encoded, both ways.
+    /// PROTOCOL-HTTP2, Responses: Percent-Encoded has spaces anywhere.
     #[test]
     fn responses_messages_may_end_in_spaces() {
         let fields: FieldList = [("grpc-status", "5"), ("grpc-message", "no such key: ")]
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(written.get(b"grpc-message"), Some(&b"no such key:%20"[..]));
     }
 
-    /// PROTOCOL-HTTP2, Responses: Status-Message.
+    /// PROTOCOL-HTTP2, Responses: Percent-Encoded, both ways.
     #[test]
     fn responses_percent_encoded_messages() {
         let pairs = [

@@ -4,7 +4,10 @@ mod kit;
 
 use kit::{ConnectedPair, RawPair, messages, respond, send};
 use proptest::prelude::*;
-use provost_grpc::{CallFault, EndCause, GrpcConfig, GrpcEvent, GrpcStatus, MessageForm, RequestHead};
+use provost_grpc::{
+    CallFault, EndCause, GrpcConfig, GrpcEvent, GrpcStatus, MessageForm, PROGRESS_BYTES_MIN, PROGRESS_NS,
+    RequestHead,
+};
 use provost_http2::{Http2Config, SendError, StreamEnd};
 use provost_wire::Code;
 
@@ -155,6 +158,92 @@ fn a_message_that_waits_has_one_window_at_most() {
         .unwrap();
     let (told, _) = pair.exchange();
     assert_eq!(messages(&told).len(), 2);
+}
+
+/// A server of which a client has sent two messages of 400 KB in part.
+fn with_messages_in_part() -> RawPair {
+    let mut http2 = config().http2;
+    (http2.stream_window_bytes, http2.connection_window_bytes) = (1 << 20, 8 << 20);
+    http2.stream_queue_bytes_max = 8 << 20;
+    let mut pair = RawPair::server(GrpcConfig { http2, ..config() });
+    let prefix = provost_grpc::message_prefix(MessageForm::Plain, 3 << 20);
+    for _ in 0..2 {
+        let body = [&prefix[..], &vec![0; 400_000]].concat();
+        let (told, _) = pair.ask(&[], &body, StreamEnd::Continues);
+        assert_eq!(told.len(), 1, "{told:?}");
+    }
+    assert_eq!(pair.grpc.partial_bytes(), 800_000);
+    pair
+}
+
+/// The calls that ended, with their codes.
+fn ended(pair: &mut RawPair) -> Vec<(u32, Code)> {
+    let (told, _) = pair.exchange();
+    let of_event = |event| match event {
+        GrpcEvent::Ended { call, status, .. } => Some((call, status.code)),
+        _ => None,
+    };
+    told.into_iter().filter_map(of_event).collect()
+}
+
+/// Messages in part that hold much must go on coming, however many connections bring such.
+#[test]
+fn messages_that_stop_in_their_midst_end_their_calls() {
+    let mut pair = with_messages_in_part();
+    pair.grpc.watch_progress(true, 0);
+    // One of the two goes on, and fast enough for both.
+    let more = vec![0; PROGRESS_BYTES_MIN].into();
+    pair.raw.send_data(3, more, StreamEnd::Continues, 0).unwrap();
+    assert_eq!(ended(&mut pair), []);
+    assert_eq!(pair.grpc.next_timeout(), Some(PROGRESS_NS));
+    pair.grpc.on_time(PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), []);
+    // While this end does not read, none can.
+    pair.grpc.watch_progress(false, 2 * PROGRESS_NS - 1);
+    pair.grpc.on_time(2 * PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), []);
+    pair.grpc.on_time(3 * PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), [(1, Code::Unavailable), (3, Code::Unavailable)]);
+    assert_eq!(pair.grpc.partial_bytes(), 0);
+    pair.grpc.watch_progress(true, 3 * PROGRESS_NS);
+    assert_eq!(pair.grpc.next_timeout(), None);
+}
+
+/// Those that this end keeps from coming, as another has its turn, have not stopped.
+#[test]
+fn messages_that_wait_for_their_turn_have_not_stopped() {
+    let mut http2 = config().http2;
+    (http2.stream_window_bytes, http2.connection_window_bytes) = (600_000, 8 << 20);
+    http2.stream_queue_bytes_max = 8 << 20;
+    let config = GrpcConfig {
+        http2,
+        large_message_bytes_max: 1,
+        ..config()
+    };
+    let mut pair = RawPair::server(config);
+    let prefix = provost_grpc::message_prefix(MessageForm::Plain, 3 << 20);
+    for _ in 0..2 {
+        let body = [&prefix[..], &vec![0; 400_000]].concat();
+        pair.ask(&[], &body, StreamEnd::Continues);
+    }
+    pair.grpc.watch_progress(true, 0);
+    pair.grpc.on_time(PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), [(1, Code::Unavailable)], "it had its turn");
+}
+
+/// Where memory is scarce, less may come in part.
+#[test]
+fn what_may_come_in_part_can_be_bounded() {
+    let mut pair = with_messages_in_part();
+    pair.grpc.bound_partial_bytes(900_000);
+    let more = vec![0; 150_000].into();
+    pair.raw.send_data(1, more, StreamEnd::Continues, 0).unwrap();
+    assert_eq!(ended(&mut pair), [(1, Code::ResourceExhausted)]);
+    pair.grpc.bound_partial_bytes(usize::MAX);
+    let more = vec![0; 600_000].into();
+    pair.raw.send_data(3, more, StreamEnd::Continues, 0).unwrap();
+    assert_eq!(ended(&mut pair), []);
+    assert_eq!(pair.grpc.partial_bytes(), 1_000_000);
 }
 
 /// Messages of one stream that follow each other without a pause have their turns as those of several streams do.

@@ -44,6 +44,10 @@ impl IncomingCost {
             && self.bytes + message.bytes.len() <= INCOMING_BYTES_MAX
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn add(&mut self, message: &GrpcMessage) {
         self.messages += 1;
         self.bytes += message.bytes.len();

@@ -5,7 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use provost_datapath::{Body, BufferPool, CallHash, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
+use provost_datapath::{
+    Body, BufferPool, CallHash, Interest, Nanos, PrivateBytes, PrivateCharge, ReceiveHeap, Step,
+};
 use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
 use provost_http2::StreamMap;
 
@@ -99,11 +101,16 @@ pub struct GrpcPort {
     /// Tokens that nobody has asked for.
     sent: Vec<u64>,
     pub(crate) share: Arc<PrivateBytes>,
+    /// What requests take that wait, whole or in part, of what the user and the node have. (The client's own share bounds what goes on:
+    /// windows bound what it sends ahead, so that no call of a client alone fails for want of room.)
+    pub(crate) requests_held: PrivateCharge,
     pub(crate) now: Nanos,
     /// When room for a message is looked for again.
     pub(crate) retry_at: Option<Nanos>,
     /// Since when replies find no room.
     pub(crate) blocked_since: Option<Nanos>,
+    /// The protocol may have events that were not taken, as steps had to be taken first.
+    pub(crate) has_untaken: bool,
     /// The carrier may have something to read.
     is_readable: bool,
     /// The carrier took all that it was given last.
@@ -148,10 +155,12 @@ impl GrpcPort {
             waiting_for_output: VecDeque::new(),
             heap: PrivateHeap::new(parts.receive_heap_bytes),
             sent: Vec::new(),
+            requests_held: parts.share.around().charge(0),
             share: parts.share,
             now,
             retry_at: None,
             blocked_since: None,
+            has_untaken: false,
             is_readable: true,
             is_writable: true,
             is_flushed: true,
@@ -172,6 +181,7 @@ impl GrpcPort {
             return PortProgress::Idle;
         }
         let mut moved = self.keep_time();
+        self.count_requests();
         moved |= self.take_kept_input();
         for _ in 0..POLL_READS {
             if !self.may_read() {
@@ -290,7 +300,8 @@ impl GrpcPort {
     pub fn is_idle(&self) -> bool {
         let is_quiet = self.cancels.is_empty() && self.wanted.is_empty();
         let takes_none = self.ready.is_empty() || self.retry_at.is_some();
-        is_quiet && takes_none && !self.may_read() && !self.has_output()
+        let takes_events = self.has_untaken && !self.is_crowded();
+        is_quiet && takes_none && !takes_events && !self.may_read() && !self.has_output()
     }
 
     /// Why the connection has ended, if it has, and all steps of its calls were taken.
@@ -370,7 +381,8 @@ impl GrpcPort {
     }
 
     fn take_kept_input(&mut self) -> bool {
-        if self.input.is_empty() || self.is_crowded() || self.grpc.is_blocked() {
+        let has_some = self.has_untaken || !self.input.is_empty();
+        if !has_some || self.is_crowded() || self.grpc.is_blocked() {
             return false;
         }
         let input = std::mem::take(&mut self.input);
@@ -378,7 +390,7 @@ impl GrpcPort {
         self.input = input;
         self.input.drain(..taken);
         self.input.shrink_to_fit();
-        taken > 0
+        true
     }
 
     fn read(&mut self) -> bool {
@@ -391,6 +403,7 @@ impl GrpcPort {
                 self.is_readable = count == bytes.len() || self.carrier.has_more();
                 let taken = self.take_input(&bytes[..count]);
                 self.input.extend_from_slice(&bytes[taken..count]);
+                self.count_requests();
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -409,7 +422,8 @@ impl GrpcPort {
     fn take_input(&mut self, input: &[u8]) -> usize {
         let mut taken = 0;
         loop {
-            if self.is_crowded() {
+            self.has_untaken = self.is_crowded();
+            if self.has_untaken {
                 return taken;
             }
             match self.grpc.receive(&input[taken..], self.now) {

@@ -1,10 +1,14 @@
 //! From the client into datapaths.
 
-use provost_datapath::{Body, BufferPool, CompressedMessages, MessageCompression, Step, no_such_method};
+use provost_datapath::{
+    Body, BufferPool, CONNECTION_PRIVATE_BYTES_FLOOR, CompressedMessages, MessageCompression, Step,
+    no_such_method,
+};
 use provost_grpc::{
     EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, MessageEncoding, MessageForm, RequestHead,
     ask_compression, take_compression_request,
 };
+use provost_schema::is_method_name;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
@@ -18,6 +22,8 @@ use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
 
 /// A call's bytes, whatever its service, that are not counted in a share.
 const SMALL_MESSAGE_BYTES: usize = 2 << 10;
+/// What waits of requests is counted in steps of so many bytes: what small messages take comes and goes too quickly.
+const COUNTED_STEP_BYTES: u64 = 64 << 10;
 
 // What comes of the client.
 impl GrpcPort {
@@ -48,20 +54,24 @@ impl GrpcPort {
 
     /// Keeps a message until it is passed on, within the memory of the connection.
     fn keep_message(&mut self, stream: u32, message: GrpcMessage) {
-        let Some(call) = self.calls.get_mut(stream) else {
+        let reason = if !self.incoming.has_room_for(&message) {
+            "messages that wait fill this connection's memory"
+        } else if !self.has_room_to_wait(&message) {
+            "messages that wait fill what this user, or this node, has for those of gRPC clients"
+        } else if let Some(call) = self.calls.get_mut(stream) {
+            self.incoming.add(&message);
+            call.incoming.push_back(message);
+            return self.note_step(stream);
+        } else {
             return self.grpc.consume(stream, message.bytes.len());
         };
-        if !self.incoming.has_room_for(&message) {
-            let message = "messages that wait fill this connection's memory";
-            return self.answer(stream, &GrpcStatus::new(Code::ResourceExhausted, message));
-        }
-        self.incoming.add(&message);
-        call.incoming.push_back(message);
-        self.note_step(stream);
+        self.answer(stream, &GrpcStatus::new(Code::ResourceExhausted, reason));
     }
 
     fn begin(&mut self, stream: u32, head: RequestHead) {
-        if head.service_and_method().is_none() {
+        let names = head.service_and_method();
+        // A name that no method has is nothing to ask for: the answer would be that of all calls of the service.
+        if !names.is_some_and(|(service, method)| is_method_name(service, method)) {
             let path = head.path.chars().take(200).collect::<String>();
             let message = format!("the path {path:?} is not of the form /package.Service/Method");
             return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
@@ -268,7 +278,43 @@ impl GrpcPort {
         let bytes = call
             .and_then(|call| call.incoming.front())
             .map_or(0, |message| message.bytes.len());
-        bytes <= SMALL_MESSAGE_BYTES || self.share.message_bytes_now() > bytes as u64
+        // What is counted as it waits takes no more when it goes on, but for the client's own share.
+        let is_counted = self.requests_held.bytes() >= bytes as u64 && self.share.is_below_own_bound();
+        bytes <= SMALL_MESSAGE_BYTES || is_counted || self.share.message_bytes_now() > bytes as u64
+    }
+
+    /// Whether there is memory for a whole message that waits.
+    fn has_room_to_wait(&self, message: &GrpcMessage) -> bool {
+        let held = self.request_bytes() + message.bytes.len() as u64;
+        held <= CONNECTION_PRIVATE_BYTES_FLOOR || self.requests_held.share_has_room()
+    }
+
+    /// Bytes of requests that wait, whole or in part.
+    fn request_bytes(&self) -> u64 {
+        (self.incoming.bytes() + self.grpc.partial_bytes()) as u64
+    }
+
+    /// Counts what waits of requests, and says what may come in part from now on: any, or no more where this connection has its floor and
+    /// nobody has room.
+    pub(crate) fn count_requests(&mut self) {
+        let is_reading = self.input.is_empty() && !self.is_crowded();
+        self.grpc.watch_progress(is_reading, self.now);
+        let bytes = self.request_bytes();
+        let counted = bytes - bytes % COUNTED_STEP_BYTES;
+        if counted != self.requests_held.bytes() {
+            self.requests_held.set_bytes(counted);
+        }
+        if counted == 0 {
+            return self.grpc.bound_partial_bytes(usize::MAX);
+        }
+        let whole = self.incoming.bytes() as u64;
+        let floor = CONNECTION_PRIVATE_BYTES_FLOOR.saturating_sub(whole);
+        let bound = if self.requests_held.share_has_room() {
+            usize::MAX
+        } else {
+            floor.max(bytes - whole) as usize
+        };
+        self.grpc.bound_partial_bytes(bound);
     }
 
     fn request_step(

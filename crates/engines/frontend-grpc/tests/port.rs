@@ -2,8 +2,10 @@
 
 mod kit;
 
+use std::sync::Arc;
+
 use kit::{CHAT, CONNECTION, MESSAGE_BYTES_MAX, PortRig, UNARY, note};
-use provost_datapath::{Body, Step};
+use provost_datapath::{Body, NODE_PRIVATE_BYTES_MAX, Step};
 use provost_frontend_grpc::{NodeMethods, ServiceRefusal};
 use provost_grpc::{
     COMPRESSION_REQUEST, CallFault, EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus,
@@ -239,6 +241,104 @@ fn the_control_plane_is_asked_for_each_method_of_an_opaque_service() {
     rig.call(UNARY, &note("c"));
     assert_eq!(rig.wanted.len(), 3);
     assert_eq!(rig.port.next_request(&mut rig.buffers).unwrap().connection, LATER);
+}
+
+/// What cannot be a method is refused here: the control plane's refusal would be that of other calls of the service.
+#[test]
+fn a_name_that_no_method_has_is_not_asked_for() {
+    let mut rig = PortRig::new();
+    let wrong = rig.call("/test.Notes/!bad", b"");
+    assert_eq!(rig.ended(wrong).0.code, Code::Unimplemented);
+    assert!(rig.wanted.is_empty());
+    rig.call(UNARY, &note("a"));
+    rig.bind_opaque(CONNECTION, &["Unary"]);
+    assert!(rig.take().unwrap().parts.contains(Parts::BEGIN));
+}
+
+/// A frame of DATA with a whole message, or a part of one.
+fn data(stream: u32, is_end: bool, content: &[u8]) -> Vec<u8> {
+    let length = (content.len() as u32).to_be_bytes();
+    let head = [&length[1..], &[0, u8::from(is_end)], &stream.to_be_bytes()].concat();
+    [&head[..], content].concat()
+}
+
+/// What waits because other steps go first is told without another byte of the client.
+#[test]
+fn events_that_wait_for_steps_to_be_taken_are_told_after() {
+    let mut rig = PortRig::bound();
+    let chat = rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let number = rig.take().unwrap().call;
+    // Cancellations, and calls that are to begin: one step more, and nothing is read.
+    let begun: Vec<u32> = (0..600).map(|_| rig.call(UNARY, &note("a"))).collect();
+    assert_eq!(std::iter::from_fn(|| rig.take()).count(), begun.len());
+    for call in &begun {
+        rig.client.cancel(*call, Code::Cancelled, rig.now).unwrap();
+    }
+    for _ in begun.len()..1_023 {
+        rig.call(UNARY, &note("a"));
+    }
+    let text = note("a");
+    let prefix = provost_grpc::message_prefix(MessageForm::Plain, text.len() as u32);
+    let frame = data(chat, true, &[&prefix[..], &text].concat());
+    rig.from_client.lock().unwrap().bytes.extend(&frame);
+    rig.port.note_ready();
+    rig.port.poll(rig.now);
+    let of_chat = |rig: &mut PortRig| {
+        let steps: Vec<Step> = std::iter::from_fn(|| rig.take()).collect();
+        let of_chat = steps.iter().filter(|step| step.call == number);
+        of_chat.map(|step| step.parts).collect::<Vec<Parts>>()
+    };
+    assert_eq!(of_chat(&mut rig), [Parts::MESSAGE]);
+    assert!(!rig.port.is_idle());
+    rig.port.poll(rig.now);
+    assert_eq!(of_chat(&mut rig), [Parts::END]);
+    assert!(rig.port.is_idle());
+}
+
+/// What clients have sent of messages counts, and where others have taken all memory a connection keeps its floor of it.
+#[test]
+fn messages_in_part_count_in_what_the_node_has() {
+    const CALLS: u32 = 20;
+    let mut rig = PortRig::bound();
+    let node = Arc::clone(rig.share.around());
+    let part = |rig: &mut PortRig, call: u32| {
+        let prefix = provost_grpc::message_prefix(MessageForm::Plain, MESSAGE_BYTES_MAX);
+        for content in [&prefix[..]].into_iter().chain([&[0; 16_000][..]; 10]) {
+            let frame = data(call, false, content);
+            rig.from_client.lock().unwrap().bytes.extend(&frame);
+        }
+        rig.exchange();
+    };
+    let calls: Vec<u32> = (0..CALLS).map(|_| rig.begin(RequestHead::new(CHAT))).collect();
+    rig.exchange();
+    for call in &calls[..10] {
+        part(&mut rig, *call);
+    }
+    assert!(node.held().abs_diff(1_600_000) <= 64 << 10, "{}", node.held());
+    assert!(
+        rig.events
+            .iter()
+            .all(|event| !matches!(event, GrpcEvent::Ended { .. }))
+    );
+    for call in &calls {
+        let _ = rig.client.cancel(*call, Code::Cancelled, 1);
+    }
+    rig.exchange();
+    assert_eq!(node.held(), 0);
+
+    let others = node.charge(NODE_PRIVATE_BYTES_MAX);
+    let calls: Vec<u32> = (0..CALLS).map(|_| rig.begin(RequestHead::new(CHAT))).collect();
+    rig.exchange();
+    rig.events.clear();
+    for call in &calls {
+        part(&mut rig, *call);
+    }
+    let held = node.held() - NODE_PRIVATE_BYTES_MAX;
+    assert!((900_000..1_200_000).contains(&held), "{held}");
+    let is_refused = |event: &&GrpcEvent| matches!(event, GrpcEvent::Ended { status, .. } if status.code == Code::ResourceExhausted);
+    assert!(rig.events.iter().filter(is_refused).count() > 10);
+    drop(others);
 }
 
 #[test]

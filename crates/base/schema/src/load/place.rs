@@ -109,7 +109,7 @@ fn tidy(comment: &str) -> String {
     lines.collect::<Vec<_>>().join("\n").trim_matches('\n').to_owned()
 }
 
-pub(super) fn is_identifier(name: &str) -> bool {
+pub(crate) fn is_identifier(name: &str) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     name.bytes().all(word) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
 }
