@@ -6,6 +6,8 @@ pub const RESTING_PARTIAL_BYTES_MAX: usize = 256 << 10;
 pub const PROGRESS_NS: u64 = 30_000_000_000;
 /// How much that is at least.
 pub const PROGRESS_BYTES_MIN: usize = 480 << 10;
+/// A judgement that comes so much too late is none, in nanoseconds: this process stood still, and what came meanwhile was not read.
+const LATE_NS: u64 = 1_000_000_000;
 
 /// What has come of messages since a time, by which it is judged whether they go on coming.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,8 +38,9 @@ impl PartialProgress {
 
     /// Judges what has come, once it is time: since when too little came, if it did.
     pub(crate) fn judge(&mut self, now_ns: u64) -> Option<u64> {
-        let since_ns = self.since_ns.filter(|_| self.judged_at() <= Some(now_ns))?;
-        let is_stalled = self.bytes < PROGRESS_BYTES_MIN;
+        let (since_ns, judged_at) = (self.since_ns?, self.judged_at()?);
+        let late_ns = now_ns.checked_sub(judged_at)?;
+        let is_stalled = self.bytes < PROGRESS_BYTES_MIN && late_ns < LATE_NS;
         *self = PartialProgress::since(now_ns);
         is_stalled.then_some(since_ns)
     }

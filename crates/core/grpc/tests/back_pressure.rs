@@ -195,18 +195,22 @@ fn messages_that_stop_in_their_midst_end_their_calls() {
     let more = vec![0; PROGRESS_BYTES_MIN].into();
     pair.raw.send_data(3, more, StreamEnd::Continues, 0).unwrap();
     assert_eq!(ended(&mut pair), []);
-    assert_eq!(pair.grpc.next_timeout(), Some(PROGRESS_NS));
+    assert!(pair.grpc.next_timeout().is_some_and(|due| due <= PROGRESS_NS));
     pair.grpc.on_time(PROGRESS_NS).unwrap();
     assert_eq!(ended(&mut pair), []);
     // While this end does not read, none can.
     pair.grpc.watch_progress(false, 2 * PROGRESS_NS - 1);
     pair.grpc.on_time(2 * PROGRESS_NS).unwrap();
     assert_eq!(ended(&mut pair), []);
-    pair.grpc.on_time(3 * PROGRESS_NS).unwrap();
+    // Nor while its process stands still.
+    pair.grpc.on_time(5 * PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), []);
+    pair.grpc.on_time(6 * PROGRESS_NS).unwrap();
     assert_eq!(ended(&mut pair), [(1, Code::Unavailable), (3, Code::Unavailable)]);
     assert_eq!(pair.grpc.partial_bytes(), 0);
-    pair.grpc.watch_progress(true, 3 * PROGRESS_NS);
-    assert_eq!(pair.grpc.next_timeout(), None);
+    pair.grpc.watch_progress(true, 6 * PROGRESS_NS);
+    pair.grpc.on_time(7 * PROGRESS_NS).unwrap();
+    assert_eq!(ended(&mut pair), []);
 }
 
 /// Those that this end keeps from coming, as another has its turn, have not stopped.

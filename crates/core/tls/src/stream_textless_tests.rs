@@ -102,7 +102,8 @@ fn tickets_that_fill_a_record_are_taken_at_once() {
         .unwrap();
     server.flush().unwrap_err();
     let mut room = [0; 100];
-    while client.read(&mut room).is_err() {
+    while let Err(error) = client.read(&mut room) {
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
         let _ = server.write(b"x");
     }
     assert!(session(&mut client).message.is_empty());

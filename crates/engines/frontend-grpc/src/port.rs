@@ -235,6 +235,8 @@ impl GrpcPort {
         if matches!(self.life, PortLife::Ended(_)) {
             return PortProgress::Idle;
         }
+        // Steps may have been taken since.
+        self.count_requests();
         let mut written = 0;
         while self.is_writable && written < FLUSH_BYTES_MAX {
             self.grpc.fill(now);
@@ -300,7 +302,7 @@ impl GrpcPort {
     pub fn is_idle(&self) -> bool {
         let is_quiet = self.cancels.is_empty() && self.wanted.is_empty();
         let takes_none = self.ready.is_empty() || self.retry_at.is_some();
-        let takes_events = self.has_untaken && !self.is_crowded();
+        let takes_events = self.has_untaken && !self.is_crowded() && !self.grpc.is_blocked();
         is_quiet && takes_none && !takes_events && !self.may_read() && !self.has_output()
     }
 

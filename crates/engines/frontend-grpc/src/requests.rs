@@ -69,12 +69,18 @@ impl GrpcPort {
     }
 
     fn begin(&mut self, stream: u32, head: RequestHead) {
-        let names = head.service_and_method();
-        // A name that no method has is nothing to ask for: the answer would be that of all calls of the service.
-        if !names.is_some_and(|(service, method)| is_method_name(service, method)) {
-            let path = head.path.chars().take(200).collect::<String>();
-            let message = format!("the path {path:?} is not of the form /package.Service/Method");
-            return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
+        let path = || head.path.chars().take(200).collect::<String>();
+        let wrong = match head.service_and_method() {
+            None => format!("the path {:?} is not of the form /package.Service/Method", path()),
+            // Nothing is asked for: the answer would be that of all calls of the service.
+            Some((service, method)) if !is_method_name(service, method) => {
+                let path = path();
+                format!("there is no method {path}: a method's name has letters, digits and '_' alone")
+            }
+            Some(_) => String::new(),
+        };
+        if !wrong.is_empty() {
+            return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, wrong));
         }
         if let MessageCodec::Named(codec) = &head.codec
             && codec != "proto"
@@ -297,7 +303,7 @@ impl GrpcPort {
     /// Counts what waits of requests, and says what may come in part from now on: any, or no more where this connection has its floor and
     /// nobody has room.
     pub(crate) fn count_requests(&mut self) {
-        let is_reading = self.input.is_empty() && !self.is_crowded();
+        let is_reading = self.input.is_empty() && !self.is_crowded() && !self.grpc.is_blocked();
         self.grpc.watch_progress(is_reading, self.now);
         let bytes = self.request_bytes();
         let counted = bytes - bytes % COUNTED_STEP_BYTES;
