@@ -221,14 +221,21 @@ async fn make(desk: &Desk, change: Change, mode: Mode) -> Result<v1::Change, Sta
 
 /// What to say of a change that is not kept, where changes are to be kept.
 fn lost_at_the_end(desk: &Desk) -> Option<String> {
-    let failure = desk.plane.policies.keep_failure()?;
-    let is_to_be_kept = desk.plane.config.started.admin.persist;
-    is_to_be_kept.then(|| {
-        format!(
-            "it is lost when the service stops: it cannot be kept in admin.policies_file {failure}; `provost config write` \
-             writes it into the configuration"
-        )
-    })
+    let policies = &desk.plane.policies;
+    if !desk.plane.config.started.admin.persist {
+        return None;
+    }
+    if policies.waits_to_keep() {
+        return Some(
+            "it is written to admin.policies_file as soon as the process before has let go of that: until then it is lost if the service stops"
+                .to_owned(),
+        );
+    }
+    let failure = policies.keep_failure()?;
+    Some(format!(
+        "it is lost when the service stops: it cannot be kept in admin.policies_file {failure}; `provost config write` \
+         writes it into the configuration"
+    ))
 }
 
 /// A report as the tools see it.

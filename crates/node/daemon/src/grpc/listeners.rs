@@ -124,6 +124,8 @@ pub(crate) struct PreparedListeners {
     opened: GrpcSockets,
     /// Listeners that keep their sockets.
     kept: Vec<GrpcListenerConfig>,
+    /// The files of the fresh ones, until the configuration counts.
+    files: FreshSockets,
 }
 
 /// Opens the sockets of a configuration, but for those that the process before had.
@@ -242,10 +244,10 @@ impl GrpcAccess {
     /// Does all that can fail of making the listeners those of another configuration.
     pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedListeners, NotListening> {
         let open_now = self.listeners.0.borrow();
-        let fresh = FreshSockets::default();
         let mut prepared = PreparedListeners {
             opened: Vec::new(),
             kept: Vec::new(),
+            files: FreshSockets::default(),
         };
         for wanted in &config.grpc.listeners {
             if open_now.contains_key(&wanted.socket_key()) {
@@ -253,16 +255,16 @@ impl GrpcAccess {
                 continue;
             }
             let socket = open(wanted).map_err(|source| not_listening(wanted, source))?;
-            fresh.add_listener(&socket);
+            prepared.files.add_listener(&socket);
             prepared.opened.push((wanted.clone(), socket));
         }
-        fresh.stay();
         Ok(prepared)
     }
 
     /// Makes the listeners what was prepared. Clients of those that are gone or changed are told to go, and finish their
     /// calls.
     pub(crate) async fn change_listeners(self: &Rc<Self>, prepared: PreparedListeners) {
+        prepared.files.stay();
         let mut before = std::mem::take(&mut *self.listeners.0.borrow_mut());
         let mut drained = Vec::new();
         for wanted in prepared.kept {

@@ -74,7 +74,7 @@ impl Drop for PolicyFileLock {
 }
 
 /// Whether this is the file at a path: the one who held it before may have removed it.
-fn is_named(file: &File, path: &Path) -> bool {
+pub(crate) fn is_named(file: &File, path: &Path) -> bool {
     let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
     let named = std::fs::symlink_metadata(path).map(identity).ok();
     named.is_some() && named == file.metadata().map(identity).ok()

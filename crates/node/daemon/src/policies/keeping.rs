@@ -22,6 +22,8 @@ pub(super) struct PolicyKeeping {
     /// What the file has, if that is known: a change that leaves it as it is writes nothing.
     written: Option<KeptPolicies>,
     failure: Option<String>,
+    /// The process before has the file still.
+    waits: bool,
     lost: Option<String>,
 }
 
@@ -109,7 +111,9 @@ impl Policies {
 
     /// From now on, keeps what operators make of the policies in this file.
     pub(crate) fn keep_in(&self, path: PathBuf) {
-        self.keeping.borrow_mut().path = Some(path);
+        let mut keeping = self.keeping.borrow_mut();
+        (keeping.path, keeping.waits) = (Some(path), false);
+        drop(keeping);
         self.keep();
     }
 
@@ -207,6 +211,11 @@ impl Policies {
         self.keeping.borrow().failure.clone()
     }
 
+    /// Whether the process before has the file still, so that what is made now is written a little later.
+    pub(crate) fn waits_to_keep(&self) -> bool {
+        self.keeping.borrow().waits
+    }
+
     pub(super) fn keep(&self) {
         let mut keeping = self.keeping.borrow_mut();
         let Some(path) = &keeping.path else { return };
@@ -242,11 +251,15 @@ pub(crate) async fn keep_after_predecessor(policies: Rc<Policies>, path: PathBuf
                 policies.keeping.borrow_mut().lock = Some(lock);
                 break;
             }
-            Err(NotLocked::Held { .. }) if Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(NotLocked::Held { .. }) if Instant::now() < until => {
+                policies.keeping.borrow_mut().waits = true;
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
             Err(NotLocked::Held { holder }) => {
                 let failure = format!("{}: {holder}, keeps its policies there", path.display());
                 tracing::error!(failure, "what operators make of the policies is not kept");
-                policies.keeping.borrow_mut().failure = Some(failure);
+                let mut keeping = policies.keeping.borrow_mut();
+                (keeping.failure, keeping.waits) = (Some(failure), false);
                 return;
             }
             Err(NotLocked::Failed(error)) => {

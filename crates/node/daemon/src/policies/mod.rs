@@ -33,7 +33,7 @@ pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
 pub(crate) mod disclosure;
-mod file_lock;
+pub(crate) mod file_lock;
 pub(crate) mod fit;
 mod history;
 mod keeping;
