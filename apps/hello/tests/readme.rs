@@ -1,7 +1,4 @@
-//! The README shows this crate's sources; this holds the two together. Its commands start the server beside its node.
-
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+//! The README shows this crate's sources; this holds the two together.
 
 const README: &str = include_str!("../../../README.md");
 
@@ -30,26 +27,4 @@ fn the_readme_shows_the_sources_as_they_are() {
             "README.md does not show apps/hello/{path} as it is:\n{block}"
         );
     }
-}
-
-#[test]
-fn the_server_waits_for_a_node_that_starts_after_it() {
-    let nowhere = std::env::temp_dir().join(format!("hello-readme-{}.sock", std::process::id()));
-    let mut server = Command::new(env!("CARGO_BIN_EXE_hello-server"))
-        .env("PROVOST_SOCKET", nowhere)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // One that does not wait ends as soon as it has looked.
-    let looked_at = Instant::now() + Duration::from_secs(1);
-    let mut ended = None;
-    while ended.is_none() && Instant::now() < looked_at {
-        std::thread::sleep(Duration::from_millis(10));
-        ended = server.try_wait().unwrap();
-    }
-    let _ = server.kill();
-    let _ = server.wait();
-    assert_eq!(ended, None);
 }

@@ -1,7 +1,7 @@
 //! Greets whoever calls.
 #![forbid(unsafe_code)]
 
-use provost::{App, Received, Request, Response, Status};
+use provost::{Received, Request, Response, Status};
 use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
 use provost_hello::hello::{GreetReply, GreetRequest};
 
@@ -16,8 +16,6 @@ impl Greeter for Polite {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Status> {
-    // It waits for a node that starts after it.
-    App::global_lazily()?;
     provost::Server::builder()
         .add_service(GreeterServer::new(Polite))
         .serve()
