@@ -24,8 +24,8 @@ const BLOCKS_MIN: usize = 4_096;
 const BYTES_PER_BLOCK: usize = 128;
 /// How far back deflate can refer (RFC 1951, section 2).
 const DEFLATE_WINDOW_BYTES: usize = 32 << 10;
-/// The window that a message in zstd may ask for, whatever it decompresses to: what RFC 8878, section 3.1.1.1.2, recommends that every
-/// decoder takes.
+/// The window that a message in zstd may ask for, whatever it decompresses to: what every decoder is to
+/// take by RFC 8878, section 3.1.1.1.2.
 const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
 
 /// A message that is decompressed.

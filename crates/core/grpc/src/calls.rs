@@ -258,8 +258,8 @@ impl CallTable {
         [deadline, self.progress.judged_at()].into_iter().flatten().min()
     }
 
-    /// Once it is time to judge: the calls whose messages have stopped in their midst. One that waits for this end, which gives it no
-    /// window, has not.
+    /// Once it is time to judge: the calls whose messages have stopped in their midst. One that waits
+    /// for this end, which gives it no window, has not.
     pub(crate) fn stalled(&mut self, now_ns: u64) -> Vec<u32> {
         let Some(since_ns) = self.progress.judge(now_ns) else {
             return Vec::new();

@@ -392,8 +392,8 @@ impl<S: Read + Write> TlsStream<S> {
 }
 
 impl<S: Read + Write> Read for TlsStream<S> {
-    /// Reads until there is nothing more, no room, or much was done for it: so fewer bytes than there is room for mean that more have not
-    /// come, unless [`TlsStream::has_more`].
+    /// Reads until there is nothing more, no room, or much was done for it: so fewer bytes than there is room for mean that
+    /// more have not come, unless [`TlsStream::has_more`].
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.has_more = false;
         self.check_whole()?;

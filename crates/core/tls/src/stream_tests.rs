@@ -242,12 +242,7 @@ fn successors_go_on_with_streams_at_any_moment() {
 
 #[test]
 fn what_has_not_left_is_said_by_flush() {
-    let authority = Authority::new();
-    let own = authority.node("a", &["server.test"]);
-    let files = server_files(&own, ClientDemand::Nothing);
-    let mut pair = StreamPair::new(&client_files(&own, None), &files, "server.test");
-    let (client, server) = pair.shake_hands();
-    assert!(client.unwrap() && server.unwrap());
+    let mut pair = StreamPair::shaken();
     assert_eq!(pair.server.identity(), PeerIdentity::Anonymous);
     let written = pair.client.write(&[7; 60_000]).unwrap();
     assert_eq!(pair.client.flush().unwrap_err().kind(), io::ErrorKind::WouldBlock);

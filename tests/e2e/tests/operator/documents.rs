@@ -45,6 +45,25 @@ impl ShellGroup {
         ShellGroup(command.process_group(0).spawn().unwrap())
     }
 
+    /// Runs a shell to its end, within a limit, and gives what it said, which goes into this file. What it has started goes on until the
+    /// group is dropped.
+    pub(crate) fn to_its_end(mut command: Command, output: &Path, limit: Duration) -> (ShellGroup, String) {
+        let log = std::fs::File::create(output).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let mut shell = ShellGroup::start(command);
+        let began = Instant::now();
+        let said = || std::fs::read_to_string(output).unwrap();
+        let status = loop {
+            if let Some(status) = shell.ended() {
+                break status;
+            }
+            assert!(began.elapsed() < limit, "{}", said());
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert!(status.success(), "{status}: {}", said());
+        (shell, said())
+    }
+
     /// How the shell ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
@@ -162,8 +181,6 @@ fn pasted(document: &str, word: &str, edit: impl FnOnce(&str, &Path) -> String) 
     let script = ENDS_WITH_THE_TEST.to_owned() + &edit(&typed, directory.path());
     let folder = daemon.parent().unwrap();
     let path = std::env::var("PATH").unwrap();
-    let output = directory.path().join("output");
-    let log = std::fs::File::create(&output).unwrap();
     let mut command = Command::new("bash");
     command
         .args(["-e", "-c", &script])
@@ -174,21 +191,9 @@ fn pasted(document: &str, word: &str, edit: impl FnOnce(&str, &Path) -> String) 
         )
         .env_remove("PROVOST_SOCKET")
         .env_remove("PROVOST_ADMIN_SOCKET")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log);
-    let mut shell = ShellGroup::start(command);
-    let began = Instant::now();
-    let said = || std::fs::read_to_string(&output).unwrap();
-    let status = loop {
-        if let Some(status) = shell.ended() {
-            break status;
-        }
-        assert!(began.elapsed() < PASTED_MAX, "{document}: {}", said());
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    assert!(status.success(), "{document}: {status}: {}", said());
-    said()
+        .stdin(Stdio::null());
+    let output = directory.path().join("output");
+    ShellGroup::to_its_end(command, &output, PASTED_MAX).1
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use provost_e2e::{Program, built};
 use rustix::process::Signal;
@@ -95,29 +95,14 @@ impl CrateWorkshop {
 
     /// Carries out the document's script. What it has started goes on until the group is dropped.
     fn run(&self, script: &str) -> (ShellGroup, String) {
-        let output = self.at("output");
-        let log = std::fs::File::create(&output).unwrap();
         let mut command = self.command("bash");
         command
             .args(["-e", "-c", &(ENDS_WITH_THE_TEST.to_owned() + script)])
             .env("CARGO_TARGET_DIR", CrateWorkshop::target())
             .env("CARGO_NET_OFFLINE", "true")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env_remove("RUSTC_WORKSPACE_WRAPPER")
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        let mut shell = ShellGroup::start(command);
-        let began = Instant::now();
-        let said = || std::fs::read_to_string(&output).unwrap();
-        let status = loop {
-            if let Some(status) = shell.ended() {
-                break status;
-            }
-            assert!(began.elapsed() < TIME_MAX, "{}", said());
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        assert!(status.success(), "{status}: {}", said());
-        (shell, said())
+            .env_remove("RUSTC_WORKSPACE_WRAPPER");
+        ShellGroup::to_its_end(command, &self.at("output"), TIME_MAX)
     }
 
     /// What a program of the crate answers whose node is at this socket.

@@ -233,8 +233,7 @@ impl ManagedCall {
         (sent == Err(SubmitError::Full)).then_some(answer)
     }
 
-    /// Sends what is left of an answer when there is room. If the call ends before, it is answered with that when it is
-    /// dropped.
+    /// Sends what is left of an answer when there is room. A call that ends before is answered with that once dropped.
     async fn send_late(&mut self, answer: UnsentAnswer) {
         if let Some(headers) = answer.headers {
             let step = self.step(Parts::HEADERS);

@@ -31,8 +31,8 @@ const CHANGING_NAMES: [&[u8]; 12] = [
     b"set-cookie",
 ];
 
-/// Fields whose values are secrets that might be guessed by what their blocks come to: no table has them, here or further on (RFC 7541,
-/// section 7.1.3).
+/// Fields whose values are secrets that might be guessed by what their blocks come to: no table has them, here or further
+/// on (RFC 7541, section 7.1.3).
 const SECRET_NAMES: [&[u8]; 2] = [b"authorization", b"proxy-authorization"];
 /// So is a cookie that is shorter, in bytes: a longer one is hard to guess.
 const SHORT_COOKIE_BYTES: usize = 20;
