@@ -23,9 +23,9 @@ pub struct HostConfig {
     pub packet_bytes_max: u16,
     /// Whether packets carry a check. The NIC knows that of 16 bits alone.
     pub checking: Checking,
-    /// Ticks of 64 ns until the NIC sends a request again.
+    /// Ticks of 64 ns until the NIC sends a request again: 1 to [`TIMEOUT_TICKS_MAX`].
     pub timeout_ticks: u32,
-    /// How often it does so.
+    /// How often it does so: [`TRIES_LIMIT`] times at most.
     pub tries_max: u32,
     /// Nanoseconds until an Open or a Close is sent again.
     pub handshake_timeout_ns: u64,
@@ -48,6 +48,10 @@ const PACKET_BYTES: u16 = 1472;
 /// of microseconds.
 const TIMEOUT_NS: u64 = 20_000_000;
 const TRIES_MAX: u32 = 12;
+/// The NIC counts tries to 15.
+pub const TRIES_LIMIT: u32 = 15;
+/// A time-out doubles up to 64 times itself, and the NIC takes what is 2^31 ticks ahead for past: some two seconds.
+pub const TIMEOUT_TICKS_MAX: u32 = (1 << 25) - 1;
 /// Nanoseconds that a client's session is left in place: as long as one in software is silent before its client asks whether the server is there.
 pub const IDLE_NS_MIN: u64 = 10_000_000_000;
 /// Nanoseconds of a tick of the NIC.
@@ -132,6 +136,11 @@ pub enum HostError {
     /// Areas of this shape are too large or too small.
     #[error("areas of {0:?} cannot be: a message's packets take 2 to 256 lines")]
     Areas(MessageAreas),
+    /// The NIC cannot send requests again so.
+    #[error(
+        "a NIC sends requests again after 1 to {TIMEOUT_TICKS_MAX} ticks, {TRIES_LIMIT} times at most: not after {timeout_ticks}, {tries_max} times"
+    )]
+    Retries { timeout_ticks: u32, tries_max: u32 },
     /// The NIC does not do what it is told.
     #[error("the NIC has not done a command in time")]
     NicSilent,

@@ -15,7 +15,7 @@ mod handshake;
 mod messages;
 mod sessions;
 
-pub use config::{HostConfig, HostError, IDLE_NS_MIN};
+pub use config::{HostConfig, HostError, IDLE_NS_MIN, TIMEOUT_TICKS_MAX, TRIES_LIMIT};
 pub use messages::MessageBounds;
 pub use sessions::{HostEvent, NicHost, RequestTag};
 

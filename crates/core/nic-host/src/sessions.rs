@@ -14,7 +14,7 @@ use provost_nic::{
 };
 
 use crate::await_command;
-use crate::config::{HostConfig, HostError};
+use crate::config::{HostConfig, HostError, TIMEOUT_TICKS_MAX, TRIES_LIMIT};
 use crate::handshake::{control, read_accept, read_challenge, session_id};
 use crate::messages::{HostCall, LongRequest, MessageBounds, message_part};
 
@@ -24,6 +24,10 @@ const FRAGMENT_TAG: u64 = 1 << 63;
 const TICK_NS: u64 = 64;
 /// Entries that one poll takes from a ring at most.
 const BATCH_ENTRIES: usize = 64;
+/// Closes that a client sends at most: a server that has answered none of them is gone.
+const CLOSES_MAX: u32 = 16;
+/// Packets that wait for room in a transmit ring, beyond which nothing waits that its receiver asks for again.
+const WAITING_MAX: usize = 256;
 
 /// A request that waits for its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,6 +107,7 @@ enum SessionState {
     Open,
     Closing {
         again_ns: u64,
+        closes_left: u32,
     },
     /// It is over, and the NIC has been told. Requests that came before may be on their way to the rings or in them, so no other session has its
     /// number until this time, and until the rings are empty.
@@ -147,7 +152,8 @@ pub struct NicHost {
     opened: HashMap<(u64, u16, u32), u16>,
     calls: HashMap<u64, HostCall>,
     calls_made: u64,
-    /// Raw packets and packets of messages that found their ring full.
+    /// Raw packets and packets of messages that found their ring full. Beside [`WAITING_MAX`] of what is asked for again it has a response for
+    /// each request at most.
     waiting: VecDeque<(usize, EntryHead, MessagePart, Vec<u8>)>,
     events: VecDeque<HostEvent>,
     /// When the host was polled last.
@@ -173,6 +179,13 @@ impl NicHost {
             Checking::Packets => CONTROL_CHECKING,
             Checking::Crc32c => return Err(HostError::Checking(config.checking)),
         };
+        let (timeout_ticks, tries_max) = (config.timeout_ticks, config.tries_max);
+        if !(1..=TIMEOUT_TICKS_MAX).contains(&timeout_ticks) || tries_max > TRIES_LIMIT {
+            return Err(HostError::Retries {
+                timeout_ticks,
+                tries_max,
+            });
+        }
         if let Some(areas) = config.areas
             && !areas.announce(board)
         {
@@ -385,7 +398,15 @@ impl NicHost {
         self.send_or_wait(board, ring, head, part, payload.to_vec());
     }
 
+    /// Whether so much waits for room that what its receiver asks for again is left out.
+    fn is_crowded(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX
+    }
+
     fn send_raw(&mut self, board: &mut impl Board, remote: u64, packet: Vec<u8>) {
+        if self.is_crowded() {
+            return;
+        }
         let head = EntryHead {
             kind: EntryKind::Raw,
             bytes: 0,
@@ -423,17 +444,17 @@ impl NicHost {
         session: SessionId,
     ) -> Result<(), HostError> {
         let (number, open) = self.session(session)?;
-        if matches!(open.state, SessionState::Leaving { .. }) {
-            return Ok(());
-        }
-        let was_open = open.state == SessionState::Open;
-        let is_client = open.role == ConnectionRole::Client;
-        open.state = SessionState::Closing { again_ns: now_ns };
-        if was_open {
-            self.forget(board, number)?;
-        }
-        if !was_open || !is_client {
-            self.remove(number);
+        match (&open.state, open.role) {
+            (SessionState::Leaving { .. }, _) => {}
+            (SessionState::Open, ConnectionRole::Client) => {
+                open.state = SessionState::Closing {
+                    again_ns: now_ns,
+                    closes_left: CLOSES_MAX,
+                };
+                self.forget(board, number)?;
+            }
+            (SessionState::Open, ConnectionRole::Server) => self.reset(board, now_ns, number)?,
+            (SessionState::Opening { .. } | SessionState::Closing { .. }, _) => self.remove(number),
         }
         Ok(())
     }
@@ -507,6 +528,7 @@ impl NicHost {
                     });
                 }
             }
+            EntryKind::Repeat if self.is_crowded() => {}
             EntryKind::Repeat => self.give(board, now_ns, &head),
             EntryKind::Fragment => {}
             EntryKind::Response => self.complete(head.tag, Ok((code, payload))),
@@ -629,7 +651,7 @@ impl NicHost {
             return self.receive_open(board, now_ns, from, payload);
         }
         if header.kind == Kind::Unknown {
-            return self.receive_unknown(board, from, header.session, header.token);
+            return self.receive_unknown(board, now_ns, from, (header.session, header.token));
         }
         let number = header.session;
         let session = self
@@ -690,22 +712,27 @@ impl NicHost {
     fn receive_unknown(
         &mut self,
         board: &mut impl Board,
+        now_ns: u64,
         from: u64,
-        number: u16,
-        token: u32,
+        (number, token): (u16, u32),
     ) -> Result<(), HostError> {
-        let is_it = |session: &Option<HostSession>| {
-            session.as_ref().is_some_and(|session| {
-                session.role == ConnectionRole::Client
-                    && !matches!(session.state, SessionState::Opening { .. })
-                    && (session.remote, session.remote_number, session.remote_token) == (from, number, token)
-            })
+        let is_it = |session: &HostSession| {
+            session.role == ConnectionRole::Client
+                && (session.remote, session.remote_number, session.remote_token) == (from, number, token)
         };
-        if let Some(number) = self.sessions.iter().position(is_it) {
-            self.forget(board, number as u16)?;
-            self.remove(number as u16);
+        let numbered = (0..).zip(&self.sessions);
+        let mut known = numbered.filter_map(|(number, session)| Some((number, session.as_ref()?)));
+        match known.find(|(_, session)| is_it(session)) {
+            // Responses that came before may be in the ring.
+            Some((number, session)) if session.state == SessionState::Open => {
+                self.leave(board, now_ns, number)
+            }
+            Some((number, session)) if matches!(session.state, SessionState::Closing { .. }) => {
+                self.remove(number);
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn accepted(&mut self, board: &mut impl Board, number: u16, accept: &Accept) -> Result<(), HostError> {
@@ -782,7 +809,7 @@ impl NicHost {
 
     fn handle_timers(&mut self, board: &mut impl Board, now_ns: u64) {
         let pause_ns = self.config.handshake_timeout_ns;
-        let mut packets = Vec::new();
+        let (mut packets, mut given_up) = (Vec::new(), Vec::new());
         for (number, session) in self.sessions.iter_mut().enumerate() {
             let Some(session) = session else {
                 continue;
@@ -806,7 +833,15 @@ impl NicHost {
                     };
                     packets.push((session.remote, control(Kind::Open, NO_SESSION, 0, &open.encode())));
                 }
-                SessionState::Closing { again_ns } if *again_ns <= now_ns => {
+                SessionState::Closing {
+                    again_ns,
+                    closes_left,
+                } if *again_ns <= now_ns => {
+                    if *closes_left == 0 {
+                        given_up.push(number as u16);
+                        continue;
+                    }
+                    *closes_left -= 1;
                     *again_ns = now_ns + pause_ns;
                     let close = control(Kind::Close, session.remote_number, session.remote_token, &[]);
                     packets.push((session.remote, close));
@@ -816,6 +851,9 @@ impl NicHost {
         }
         for (remote, packet) in packets {
             self.send_raw(board, remote, packet);
+        }
+        for number in given_up {
+            self.remove(number);
         }
     }
 }

@@ -7,9 +7,12 @@ use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION
 use provost_datagram::packet::{Head, Header, Kind, Packet};
 use provost_datagram::{Checking, SessionId};
 use provost_nic::{
-    Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, LINE_BYTES, Line, registers,
+    Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, LINE_BYTES, Line, MessageAreas,
+    registers,
 };
-use provost_nic_host::{HostConfig, HostError, HostEvent, NicHost, RequestTag};
+use provost_nic_host::{
+    HostConfig, HostError, HostEvent, NicHost, RequestTag, TIMEOUT_TICKS_MAX, TRIES_LIMIT,
+};
 
 const PEER: u64 = 7;
 const SLOTS: u32 = 16;
@@ -76,6 +79,22 @@ impl EmptyBoard {
         self.received += 1;
     }
 
+    /// Has a response of two packets, so many bytes in all, be in an area of the first connection, as a NIC would.
+    fn deliver_stored_response(&mut self, tag: u64, bytes: u16) {
+        let slot = BASE + SLOTS * SLOT_LINES + self.received % SLOTS * SLOT_LINES;
+        self.deliver_head(EntryHead {
+            kind: EntryKind::Response,
+            bytes,
+            connection: 0,
+            code: 0,
+            tag,
+            remote: 0,
+        });
+        let mut line = self.read_line(slot);
+        line[22] = 2;
+        self.write_line(slot, &line);
+    }
+
     /// The packets that the host has sent since the last time; the NIC has taken them.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
@@ -133,6 +152,26 @@ fn a_nic_with_lines_of_another_width_is_refused() {
     };
     let started = NicHost::start(&mut board, config());
     assert!(matches!(started, Err(HostError::LineBytes(256))));
+}
+
+#[test]
+fn what_the_nic_would_take_for_another_time_out_is_refused() {
+    let started = |timeout_ticks, tries_max| {
+        let config = HostConfig {
+            timeout_ticks,
+            tries_max,
+            ..config()
+        };
+        NicHost::start(&mut EmptyBoard::default(), config).map(|_| ())
+    };
+    assert_eq!(started(TIMEOUT_TICKS_MAX, TRIES_LIMIT), Ok(()));
+    for (timeout_ticks, tries_max) in [(0, 1), (TIMEOUT_TICKS_MAX + 1, 1), (1, TRIES_LIMIT + 1)] {
+        let refused = Err(HostError::Retries {
+            timeout_ticks,
+            tries_max,
+        });
+        assert_eq!(started(timeout_ticks, tries_max), refused);
+    }
 }
 
 fn open(cookie: u64, cipher: u8) -> Vec<u8> {
@@ -347,6 +386,8 @@ fn a_call_that_outlives_its_session_is_none_of_the_next_with_its_number() {
     let unknown = Head::bare(&Header::of_session(Kind::Unknown, 5, 6));
     exchange(&mut host, &mut board, unknown.bytes());
     assert_eq!(host.poll_event(), Some(HostEvent::Ended(first)));
+    // Its number is free when the rings have nothing of it.
+    host.poll(&mut board, 1_000_000 + LEAVING_NS).unwrap();
     let second = connected(&mut host, &mut board);
     assert_eq!(
         second.to_bits() >> 32,
@@ -367,6 +408,78 @@ fn a_call_that_outlives_its_session_is_none_of_the_next_with_its_number() {
     let outcome = Err(provost_nic::EntryError::Timeout);
     assert_eq!(host.poll_event(), Some(HostEvent::Completed { tag: 11, outcome }));
     assert_eq!(host.free_slots(second), 3);
+}
+
+#[test]
+fn a_response_behind_the_word_that_its_session_is_over_ends_its_call() {
+    let mut board = EmptyBoard::default();
+    let areas = MessageAreas {
+        base: BASE + 1_000,
+        lines_log2: 5,
+    };
+    let config = HostConfig {
+        areas: Some(areas),
+        ..config()
+    };
+    let mut host = NicHost::start(&mut board, config).expect("a NIC answers");
+    let session = connected(&mut host, &mut board);
+    host.call(&mut board, session, 11, 1, b"x").unwrap();
+    board.deliver(Head::bare(&Header::of_session(Kind::Unknown, 5, 6)).bytes());
+    board.deliver_stored_response(0, 500);
+    // Another call of the session was told the same.
+    board.deliver(Head::bare(&Header::of_session(Kind::Unknown, 5, 6)).bytes());
+    host.poll(&mut board, 1_000_000).unwrap();
+    let outcome = Ok((0, vec![0; 500]));
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(session)));
+    assert_eq!(host.poll_event(), Some(HostEvent::Completed { tag: 11, outcome }));
+    assert_eq!(host.poll_event(), None);
+}
+
+/// Sixteen Closes; then its number is another session's.
+#[test]
+fn a_server_that_is_gone_keeps_no_number() {
+    const CLOSES: usize = 16;
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let session = connected(&mut host, &mut board);
+    board.sent();
+    let began_ns = 1_000_000;
+    host.disconnect(&mut board, began_ns, session).unwrap();
+    let mut closes = 0;
+    for round in 0..2 * CLOSES as u64 {
+        host.poll(&mut board, began_ns + round * LEAVING_NS).unwrap();
+        closes += board.sent().len();
+    }
+    assert_eq!(closes, CLOSES);
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(session)));
+    assert_eq!(host.poll_event(), None);
+    for _ in 0..SESSIONS_MAX {
+        host.connect(0, PEER).expect("its number is free");
+    }
+}
+
+#[test]
+fn a_server_that_ends_a_session_says_so_and_keeps_its_number_for_a_while() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    opened(0, &mut host, &mut board, 9);
+    let Some(HostEvent::Accepted(first)) = host.poll_event() else {
+        panic!("a session is opened");
+    };
+    host.disconnect(&mut board, 0, first).unwrap();
+    assert_eq!(host.poll_event(), Some(HostEvent::Ended(first)));
+    let kinds: Vec<u8> = board.sent().iter().map(|packet| packet[0]).collect();
+    assert_eq!(kinds, [Kind::Reset as u8]);
+    assert_eq!(request(0, &mut host, &mut board, 0), None, "it came before");
+    let number_of = |event| match event {
+        Some(HostEvent::Accepted(id)) => id.to_bits() >> 32,
+        other => panic!("{other:?}"),
+    };
+    opened(0, &mut host, &mut board, 10);
+    assert_eq!(number_of(host.poll_event()), 1);
+    host.poll(&mut board, LEAVING_NS).unwrap();
+    opened(LEAVING_NS, &mut host, &mut board, 11);
+    assert_eq!(number_of(host.poll_event()), 0);
 }
 
 #[test]
@@ -431,6 +544,51 @@ fn packets_that_find_the_ring_full_wait_for_room() {
         host.poll(&mut board, 0).unwrap();
     }
     assert_eq!(unknowns, packets);
+}
+
+/// Whoever is told later asks again: it makes the host keep no more than this.
+#[test]
+fn what_is_asked_for_again_does_not_wait_without_bound() {
+    const WAITING: usize = 256;
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    let close = Head::bare(&Header::of_session(Kind::Close, 3, 4));
+    for _ in 0..2 * WAITING {
+        board.deliver(close.bytes());
+        host.poll(&mut board, 0).unwrap();
+    }
+    let mut unknowns = 0;
+    for _ in 0..2 * WAITING {
+        unknowns += board.sent().len();
+        host.poll(&mut board, 0).unwrap();
+    }
+    assert_eq!(unknowns, SLOTS as usize + WAITING);
+}
+
+#[test]
+fn a_response_that_waits_for_room_ends_with_its_session() {
+    let mut board = EmptyBoard::default();
+    let mut host = host(&mut board);
+    opened(0, &mut host, &mut board, 9);
+    let Some(HostEvent::Accepted(id)) = host.poll_event() else {
+        panic!("a session is opened");
+    };
+    let asked = request(0, &mut host, &mut board, 0).expect("its session is open");
+    let stranger = Head::bare(&Header::of_session(Kind::Close, 3, 4));
+    for _ in 0..SLOTS {
+        board.deliver(stranger.bytes());
+        host.poll(&mut board, 0).unwrap();
+    }
+    host.respond(&mut board, asked, 0, b"answer");
+    board.deliver(Head::bare(&Header::of_session(Kind::Close, 0, id.to_bits() as u32)).bytes());
+    host.poll(&mut board, 0).unwrap();
+    let mut sent = 0;
+    for _ in 0..4 {
+        sent += board.sent().len();
+        host.poll(&mut board, 0).unwrap();
+    }
+    // Those to the strangers, and that the session is closed.
+    assert_eq!(sent, SLOTS as usize + 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::Kind;
 use provost_datagram::{PACKET_BYTES_MIN, Refusal};
-use provost_nic::{Board, ConnectionRole, SLOTS_MAX};
+use provost_nic::{Board, ConnectionRole, EntryKind, SLOTS_MAX};
 
 use super::{HostEvent, HostSession, NicHost, SessionState};
 use crate::config::HostError;
@@ -121,17 +121,31 @@ impl NicHost {
         let least_used = idle
             .filter(|(_, session)| is_idle(session))
             .min_by_key(|(_, session)| session.used_ns);
-        let Some((number, session)) = least_used else {
+        let Some((number, _)) = least_used else {
             return Ok(OpenAnswer::Refuse(Refusal::TooManySessions));
+        };
+        self.reset(board, now_ns, number)?;
+        Ok(OpenAnswer::Later)
+    }
+
+    /// Ends a client's session, and tells the client.
+    pub(super) fn reset(
+        &mut self,
+        board: &mut impl Board,
+        now_ns: u64,
+        number: u16,
+    ) -> Result<(), HostError> {
+        let Some(session) = self.sessions[usize::from(number)].as_ref() else {
+            return Ok(());
         };
         let reset = control(Kind::Reset, session.remote_number, session.remote_token, &[]);
         let remote = session.remote;
         self.leave(board, now_ns, number)?;
         self.send_raw(board, remote, reset);
-        Ok(OpenAnswer::Later)
+        Ok(())
     }
 
-    /// Ends a session whose number is kept until no ring has requests of it.
+    /// Ends a session whose number is kept until no ring has anything of it.
     pub(super) fn leave(
         &mut self,
         board: &mut impl Board,
@@ -139,6 +153,8 @@ impl NicHost {
         number: u16,
     ) -> Result<(), HostError> {
         self.forget(board, number)?;
+        self.waiting
+            .retain(|(_, head, ..)| head.kind == EntryKind::Raw || head.connection != number);
         let until_ns = now_ns + self.config.handshake_timeout_ns;
         if let Some(session) = self.sessions[usize::from(number)].as_mut() {
             session.state = SessionState::Leaving { until_ns };
