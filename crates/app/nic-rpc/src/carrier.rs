@@ -40,6 +40,8 @@ pub struct NicCarrier<B> {
     pub(crate) board: B,
     pub(crate) host: NicHost,
     sessions: HashMap<SessionId, NicSession>,
+    /// Sessions whose calls wait, in the order of their turns. A call of one may wait for the calls of others: the flow has as many as it may.
+    turns: VecDeque<SessionId>,
     /// Calls that the NIC has, by what it calls them.
     calls: HashMap<u64, (SessionId, Call)>,
     calls_made: u64,
@@ -72,6 +74,7 @@ impl<B: Board> NicCarrier<B> {
             board,
             host,
             sessions: HashMap::new(),
+            turns: VecDeque::new(),
             calls: HashMap::new(),
             calls_made: 0,
             requests: HashMap::new(),
@@ -91,6 +94,7 @@ impl<B: Board> NicCarrier<B> {
         while let Some(event) = self.host.poll_event() {
             self.take(now_ns, event);
         }
+        self.send_backlogs(now_ns);
         let late =
             |session: &NicSession| matches!(session.stage, SessionStage::Opening(until) if until < now_ns);
         let late: Vec<SessionId> = self
@@ -118,7 +122,7 @@ impl<B: Board> NicCarrier<B> {
                         session.stage = SessionStage::Open;
                     }
                     self.events.push_back(Event::Connected(id));
-                    self.send_backlog(now_ns, id);
+                    self.end_if_drained(now_ns, id);
                 }
             }
             HostEvent::Accepted(id) => {
@@ -159,7 +163,7 @@ impl<B: Board> NicCarrier<B> {
         let outcome = match outcome {
             Ok((status, response)) if call.response.fill(&response) => Ok(status),
             Ok(_) | Err(EntryError::TooLarge) => Err(CallError::ResponseTooLarge),
-            Err(EntryError::Busy) => return self.wait(now_ns, id, call),
+            Err(EntryError::Busy) => return self.wait(id, call),
             Err(EntryError::Timeout) => Err(CallError::Ended(EndReason::PeerTimeout)),
             Err(_) => Err(CallError::Ended(EndReason::Reset)),
         };
@@ -167,52 +171,73 @@ impl<B: Board> NicCarrier<B> {
         match outcome {
             // Who does not answer one call answers none.
             Err(CallError::Ended(why)) => self.end(now_ns, id, why),
-            _ => self.send_backlog(now_ns, id),
+            _ => self.end_if_drained(now_ns, id),
         }
     }
 
     /// The NIC has as many calls as it may: this one is the next.
-    fn wait(&mut self, now_ns: u64, id: SessionId, call: Call) {
+    fn wait(&mut self, id: SessionId, call: Call) {
         match self.sessions.get_mut(&id) {
             Some(session) => session.backlog.push_front(call),
             None => self
                 .events
                 .push_back(completed(id, call, Err(CallError::NoSession))),
         }
-        self.send_backlog(now_ns, id);
+        self.wait_for_turn(id);
     }
 
-    /// Hands calls that have waited to the NIC, as many as it takes.
-    fn send_backlog(&mut self, now_ns: u64, id: SessionId) {
-        while let Some(session) = self.sessions.get_mut(&id) {
-            let Some(call) = session.backlog.pop_front() else {
-                if session.stage == SessionStage::Draining && session.under_way == 0 {
-                    self.end(now_ns, id, EndReason::Closed);
-                }
+    fn wait_for_turn(&mut self, id: SessionId) {
+        if !self.turns.contains(&id) {
+            self.turns.push_back(id);
+        }
+    }
+
+    /// Hands calls that have waited to the NIC, as many as it takes: one of each session in turn.
+    fn send_backlogs(&mut self, now_ns: u64) {
+        let mut refused = 0;
+        while refused < self.turns.len() {
+            let Some(id) = self.turns.pop_front() else {
                 return;
             };
+            let waiting = self.sessions.get_mut(&id);
+            let Some(call) = waiting.and_then(|session| session.backlog.pop_front()) else {
+                continue;
+            };
+            self.turns.push_back(id);
             match self.hand_over(id, call) {
-                Ok(()) => {}
+                Ok(()) => refused = 0,
                 Err((None, call)) => {
+                    refused += 1;
                     if let Some(session) = self.sessions.get_mut(&id) {
                         session.backlog.push_front(call);
                     }
-                    return;
                 }
-                Err((Some(error), call)) => self.events.push_back(completed(id, call, Err(error))),
+                Err((Some(error), call)) => {
+                    self.events.push_back(completed(id, call, Err(error)));
+                    self.end_if_drained(now_ns, id);
+                }
             }
+        }
+    }
+
+    fn end_if_drained(&mut self, now_ns: u64, id: SessionId) {
+        let is_drained = self.sessions.get(&id).is_some_and(|session| {
+            session.stage == SessionStage::Draining && session.under_way == 0 && session.backlog.is_empty()
+        });
+        if is_drained {
+            self.end(now_ns, id, EndReason::Closed);
         }
     }
 
     /// Has the NIC make a call. It comes back with an error, or with none if it can be made later.
     fn hand_over(&mut self, id: SessionId, call: Call) -> Result<(), (Option<CallError>, Call)> {
-        self.is_touched = true;
         let tag = self.calls_made;
         let handed = self
             .host
             .call(&mut self.board, id, tag, call.method, &call.request);
         match handed {
             Ok(()) => {
+                self.is_touched = true;
                 self.calls_made += 1;
                 self.calls.insert(tag, (id, call));
                 if let Some(session) = self.sessions.get_mut(&id) {
@@ -297,7 +322,7 @@ impl<B: Board> CallCarrier<SocketAddr> for NicCarrier<B> {
     fn disconnect(&mut self, now_ns: u64, session: SessionId) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.stage = SessionStage::Draining;
-            self.send_backlog(now_ns, session);
+            self.end_if_drained(now_ns, session);
         }
     }
 
@@ -333,6 +358,7 @@ impl<B: Board> CallCarrier<SocketAddr> for NicCarrier<B> {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.backlog.push_back(call);
                 }
+                self.wait_for_turn(id);
                 Ok(())
             }
         }
