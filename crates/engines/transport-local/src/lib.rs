@@ -32,6 +32,8 @@ pub use saved::{SavedEnd, restore_alone, restore_pair, saved_pair};
 pub const KIND: &str = "transport-local";
 /// Steps that one poll moves in each direction, so that the other datapaths of a runtime get their turn.
 const BATCH_STEPS: usize = 64;
+/// Bytes of messages that one poll copies to the app's receive heap before it ends, for the same reason; the last one is copied whole.
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// Wakes the runtime that polls one end of a connection. Called from the other end's runtime, at most once in each
 /// of its polls.
@@ -269,18 +271,29 @@ impl LocalTransport {
             deliver(to, Step::cancel_because(call, code, &reason, context.buffers));
             received = true;
         }
-        for _ in 0..BATCH_STEPS {
-            if to.is_full() || !self.hold.out.has_room_for_refusal() {
+        // Where others have copied enough in this round, each has a step of its turn.
+        let steps = if context.buffers.has_copied_enough(context.now) {
+            1
+        } else {
+            BATCH_STEPS
+        };
+        let mut copied_bytes = 0;
+        for _ in 0..steps {
+            if to.is_full() || !self.hold.out.has_room_for_refusal() || copied_bytes >= BATCH_BYTES {
                 break;
             }
             let Some(step) = self.hold.incoming.take() else {
                 break;
             };
+            if let Body::Gathered(gathered) = &step.body {
+                copied_bytes += u64::from(gathered.message_bytes);
+            }
             if let Some(step) = self.take_in(step, context) {
                 deliver(to, step);
             }
             received = true;
         }
+        context.buffers.note_copied(copied_bytes, context.now);
         received
     }
 

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use provost_conformance::{LeftState, Pair, Successors, run_within_node, run_within_node_with_hot_restarts};
-use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
+use provost_conformance::{
+    LeftState, Node, Pair, Successors, content, run_within_node, run_within_node_with_hot_restarts,
+};
+use provost_datapath::{ConnectionSignals, Engine, Progress, RestoreError, Restorer, Step};
 use provost_session::Role;
 use provost_transport_local::{End, LocalEnd, LocalTransport, PeerWake, SavedEnd, connect, restore_pair};
+use provost_wire::descriptor::Parts;
 
 /// The suite polls both ends anyway.
 struct Polled;
@@ -99,4 +102,34 @@ fn within_one_node() {
 #[test]
 fn with_hot_restarts() {
     run_within_node_with_hot_restarts(6, pair);
+}
+
+#[test]
+fn a_poll_copies_so_many_bytes_and_small_messages_have_their_turn() {
+    let Pair { client, server, .. } = pair();
+    let (mut client, mut server) = (Node::new(client), Node::new(server));
+    let begin = |call| Step::new(call, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    for call in 1..=8 {
+        client.send(begin(call), &content(call, 600 << 10));
+    }
+    client.poll(1);
+    let taken = |server: &mut Node, now| {
+        let before = server.events.len();
+        server.poll(now);
+        server.events.len() - before
+    };
+    assert_eq!(taken(&mut server, 1), 2);
+    // Another connection of the same runtime has copied much in this round.
+    server.buffers.note_copied(4 << 20, 2);
+    assert_eq!(taken(&mut server, 2), 1);
+    assert_eq!((taken(&mut server, 3), taken(&mut server, 4)), (2, 2));
+    assert_eq!(server.progress, Progress::Busy);
+    for call in 9..=40 {
+        client.send(begin(call), &content(call, 1 << 10));
+    }
+    client.poll(5);
+    // The last long one, and all that are short.
+    assert_eq!(taken(&mut server, 5), 33);
+    client.poll(6);
+    assert_eq!(client.sent.len(), 40);
 }
