@@ -255,7 +255,8 @@ impl Encoder<'_> {
     }
 
     fn check_written(&self) -> Result<(), EncodeError> {
-        if self.out.is_over {
+        // What is over is noticed when more room is made, and here.
+        if self.out.is_over || self.out.written() > MESSAGE_BYTES_MAX as usize {
             Err(EncodeError::TooLong)
         } else {
             Ok(())

@@ -3,8 +3,8 @@
 
 use provost_compression::CompressionFault;
 use provost_datapath::{
-    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, ReceivedBody, UNCOUNTED_BYTES_MAX,
-    message_offset,
+    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, PrivateCharge, ReceivedBody,
+    UNCOUNTED_BYTES_MAX, message_offset,
 };
 use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, linearize};
 use provost_schema::MessageId;
@@ -17,7 +17,9 @@ use crate::engine::{Binding, Side};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConversionFailure {
     #[error("the app's message is malformed: {0}")]
-    Outbound(EncodeError),
+    Outbound(MessageError),
+    #[error("the message was not sent: {0}")]
+    TooLong(EncodeError),
     #[error("the peer's message is malformed: {0}")]
     Inbound(#[from] MessageError),
     #[error("the peer's message is malformed: {0}")]
@@ -43,7 +45,11 @@ pub(crate) enum ConversionFailure {
 impl ConversionFailure {
     pub(crate) fn code(&self) -> Code {
         match self {
-            ConversionFailure::HeapFull(_) | ConversionFailure::TooManyCalls => Code::ResourceExhausted,
+            ConversionFailure::HeapFull(_)
+            | ConversionFailure::TooManyCalls
+            | ConversionFailure::TooLong(_) => Code::ResourceExhausted,
+            // As of a text that was checked when the message was gathered, because it is short.
+            ConversionFailure::Outbound(MessageError::Utf8 { .. }) => Code::InvalidArgument,
             ConversionFailure::Protobuf(DecodeError::TooLong { .. })
             | ConversionFailure::Request(DecodeError::TooLong { .. })
             | ConversionFailure::Response(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
@@ -86,14 +92,15 @@ impl ConversionTables<'_> {
             self.binding
                 .tables
                 .validate(self.message, linear)
-                .map_err(|error| ConversionFailure::Outbound(error.into()))?;
-            self.binding
-                .tables
-                .encode(self.message, linear, &mut out.bytes)
-                .map_err(ConversionFailure::Outbound)
+                .map_err(ConversionFailure::Outbound)?;
+            let encoded = self.binding.tables.encode(self.message, linear, &mut out.bytes);
+            encoded.map_err(|error| match error {
+                EncodeError::Message(error) => ConversionFailure::Outbound(error),
+                EncodeError::TooLong => ConversionFailure::TooLong(error),
+            })
         };
         let encoded = encode();
-        out.charge = buffer.charge.take();
+        out.charge = self.recount(buffer.charge.take(), out.bytes.capacity());
         context.buffers.give(buffer);
         if let Err(failure) = encoded {
             context.buffers.give(out);
@@ -105,6 +112,17 @@ impl ConversionTables<'_> {
             metadata_bytes,
             message_bytes,
         )))
+    }
+
+    /// Has what counted a message count what it holds in another form, which may be several times as long. What is small and was not
+    /// counted stays uncounted.
+    fn recount(&self, charge: Option<PrivateCharge>, held: usize) -> Option<PrivateCharge> {
+        let held = held as u64;
+        let Some(mut charge) = charge else {
+            return (held > UNCOUNTED_BYTES_MAX).then(|| self.binding.share.charge(held));
+        };
+        charge.set_bytes(held);
+        Some(charge)
     }
 
     /// Checks a native message where it was received, and relocates it to its place in the app's window. The body of one that

@@ -23,6 +23,8 @@ pub const KIND: &str = "marshalling";
 const BATCH_STEPS: usize = 64;
 /// Bytes of messages that one poll converts or checks in each direction before it ends; the last one is converted whole.
 const BATCH_BYTES: u64 = 1 << 20;
+/// The longest message that is converted or checked in a round of the runtime that has copied enough, in bytes.
+const SMALL_MESSAGE_BYTES_MAX: u64 = 64 << 10;
 /// How soon room is looked for again where others hold it.
 const ROOM_RETRY_NS: Nanos = 1_000_000;
 
@@ -65,8 +67,8 @@ pub struct Binding {
     pub encoding: Encoding,
     /// The longest message that passes, in bytes.
     pub message_bytes_max: u32,
-    /// The private memory that messages of an app take which has them as protobuf: those that this engine decodes on their way out,
-    /// and those that come for it.
+    /// The private memory that messages of the app take that this engine puts into another form on their way out, and those that come
+    /// for an app that has them as protobuf.
     pub share: Arc<PrivateBytes>,
 }
 
@@ -78,6 +80,8 @@ pub struct Marshalling {
     scratch: Scratch,
     /// When room for messages that are decoded is looked for again.
     retry_at: Option<Nanos>,
+    /// A message waits for another round of the runtime.
+    is_cut_short: bool,
 }
 
 /// A step that does not pass, and how much of its call the far side of it knows.
@@ -97,6 +101,7 @@ impl Marshalling {
             pending: PendingSteps::new(),
             scratch: Scratch::default(),
             retry_at: None,
+            is_cut_short: false,
         }
     }
 
@@ -126,10 +131,13 @@ impl Marshalling {
         let mut moved = self.pending.deliver(direction, to);
         let mut bytes = 0;
         while moved < BATCH_STEPS && bytes < BATCH_BYTES && !to.is_full() && self.pending.has_room() {
-            if let Some(step) = from.iter().next()
-                && self.waits_for_memory(step.parts, direction)
-            {
+            let Some(step) = from.peek() else { break };
+            if self.waits_for_memory(step.parts, direction) {
                 self.retry_at = Some(context.now + ROOM_RETRY_NS);
+                break;
+            }
+            if self.waits_for_round(step, direction, context) {
+                self.is_cut_short = true;
                 break;
             }
             let Some(mut step) = from.pop() else { break };
@@ -144,7 +152,24 @@ impl Marshalling {
                 Err(refused) => self.cancel_both_ways(direction, &refused, context),
             }
         }
+        if self.goes_through(direction) {
+            context.buffers.note_copied(bytes, context.now);
+        }
         moved
+    }
+
+    /// Whether this engine goes through the messages of a direction.
+    fn goes_through(&self, direction: StepDirection) -> bool {
+        let is_native = self.binding.encoding == Encoding::Native;
+        let is_passed_on = (self.binding.form == BodyForm::Native) == is_native;
+        !is_passed_on || is_native && direction == StepDirection::Rx
+    }
+
+    /// Whether a message waits, as the runtime has copied enough in this round and others are to have their turn.
+    fn waits_for_round(&self, step: &Step, direction: StepDirection, context: &Context<'_>) -> bool {
+        message_bytes(&step.body) > SMALL_MESSAGE_BYTES_MAX
+            && self.goes_through(direction)
+            && context.buffers.has_copied_enough(context.now)
     }
 
     /// Whether a message that would take private memory of the app's share waits until others have gone.
@@ -343,12 +368,13 @@ impl Engine for Marshalling {
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
         self.retry_at = None;
+        self.is_cut_short = false;
         let outbound = self.forward(StepDirection::Tx, ports.tx_in, ports.tx_out, context);
         let inbound = self.forward(StepDirection::Rx, ports.rx_in, ports.rx_out, context);
         // A refusal in one direction may have to be told in the other.
         let told = self.pending.deliver(StepDirection::Tx, ports.tx_out)
             + self.pending.deliver(StepDirection::Rx, ports.rx_out);
-        if outbound + inbound + told == 0 {
+        if outbound + inbound + told == 0 && !self.is_cut_short {
             Progress::Idle
         } else {
             Progress::Busy

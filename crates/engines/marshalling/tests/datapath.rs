@@ -6,8 +6,8 @@ use std::sync::Arc;
 use prost::Message as _;
 use provost_datapath::{
     ATTACHMENT_PRIVATE_BYTES_MAX, Body, BodyForm, Buffer, BufferPool, Context, EncodedBody, Engine,
-    FlowHints, ForeignBytes, Gathered, HeapFull, InPlace, Keepalive, KeptMemory, Offsets, Ports,
-    PrivateBytes, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step,
+    FlowHints, ForeignBytes, Gathered, HeapFull, InPlace, Keepalive, KeptMemory, Nanos, Offsets, Ports,
+    PrivateBytes, PrivateCharge, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step,
     message_offset,
 };
 use provost_marshal::{Scratch, Tables};
@@ -15,13 +15,15 @@ use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
 use provost_schema::{MessageId, Schema};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
+use provost_wire::limits::MESSAGE_BYTES_MAX;
 use provost_wire::metadata;
 
 const PROTO: &str = "
     syntax = \"proto3\";
     message Ask { string name = 1; bytes data = 2; }
     message Answer { repeated string names = 1; }
-    service Oracle { rpc Tell(Ask) returns (Answer); }
+    message Flags { repeated bool flags = 536870911 [packed = false]; }
+    service Oracle { rpc Tell(Ask) returns (Answer); rpc Raise(Flags) returns (Answer); }
 ";
 const BLOCK_AT: u32 = 4096;
 const QUEUE_BOUND: usize = 4;
@@ -79,6 +81,7 @@ struct Rig {
     heap: Heap,
     buffers: BufferPool,
     sent: Vec<u64>,
+    now: Nanos,
 }
 
 impl Rig {
@@ -106,6 +109,7 @@ impl Rig {
             heap: Heap::default(),
             buffers: BufferPool::new(),
             sent: Vec::new(),
+            now: 0,
         }
     }
 
@@ -119,7 +123,7 @@ impl Rig {
         let mut context = Context {
             socket: SocketHint::Skip,
             flow: FlowHints::default(),
-            now: 0,
+            now: self.now,
             buffers: &mut self.buffers,
             receive: &mut self.heap,
             sent: &mut self.sent,
@@ -653,4 +657,92 @@ fn what_is_decoded_counts_in_its_share_and_waits_for_room() {
     rig.work();
     assert_eq!((rig.rx_out.len(), rig.rx_in.len()), (2, 0));
     assert!(share.held() >= 3_000, "{}", share.held());
+}
+
+/// A call with so many flags, each of which takes one byte natively and six as protobuf.
+fn raise(call: u64, flags: u32, charge: Option<PrivateCharge>) -> Step {
+    let message = [
+        &1u32.to_le_bytes()[..],
+        &flags.to_le_bytes(),
+        &vec![1; flags as usize],
+    ]
+    .concat();
+    let mut body = gathered(&[], &message);
+    if let Body::Gathered(body) = &mut body {
+        body.buffer.charge = charge;
+    }
+    Step {
+        method: 1,
+        body,
+        ..Step::new(call, Parts::BEGIN | Parts::MESSAGE | Parts::END)
+    }
+}
+
+#[test]
+fn what_is_encoded_counts_as_what_it_has_become() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    let share = Arc::clone(&rig.binding.share);
+    // One that was counted as it was gathered, and one that was too small to be.
+    for (call, flags, charge) in [(1, 100_000, Some(share.charge(100_000))), (2, 1_000, None)] {
+        rig.tx(raise(call, flags, charge));
+        let Some(Body::Encoded(body)) = rig.tx_out.pop().map(|step| step.body) else {
+            panic!("it passes")
+        };
+        assert_eq!(body.message_bytes, 6 * flags);
+        assert_eq!(share.held(), body.buffer.bytes.capacity() as u64);
+        drop(body);
+        assert_eq!(share.held(), 0);
+    }
+    // What is small stays uncounted.
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    let share = Arc::clone(&rig.binding.share);
+    rig.tx(raise(3, 10, None));
+    assert_eq!((rig.tx_out.len(), share.held()), (1, 0));
+}
+
+#[test]
+fn in_a_round_that_has_copied_enough_long_messages_wait_for_the_next_one() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    // What was copied before counts, whoever has done it.
+    rig.tx(raise(1, 600_000, None));
+    assert!(rig.tx_out.pop().is_some());
+    rig.buffers.note_copied((4 << 20) - 600_000, rig.now);
+    rig.tx(raise(2, 100_000, None));
+    assert!(rig.tx_out.is_empty());
+    assert_eq!(rig.work(), Progress::Busy, "it is to be polled again at once");
+    rig.now += 1;
+    rig.work();
+    assert_eq!(rig.tx_out.pop().map(|step| step.call), Some(2));
+    rig.buffers.note_copied(4 << 20, rig.now);
+    rig.tx(raise(3, 1_000, None));
+    assert_eq!(
+        rig.tx_out.pop().map(|step| step.call),
+        Some(3),
+        "a short one has its turn"
+    );
+    // What passes as it is, takes no time.
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    rig.buffers.note_copied(4 << 20, rig.now);
+    rig.tx(raise(1, 100_000, None));
+    assert_eq!(rig.tx_out.pop().map(|step| step.call), Some(1));
+}
+
+#[test]
+fn a_message_that_is_too_long_as_protobuf_is_no_bug() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    rig.tx(raise(1, MESSAGE_BYTES_MAX / 6 + 1, None));
+    let told = reason(rig.rx_out.pop(), 1, Code::ResourceExhausted);
+    assert!(
+        told.contains("longer than") && !told.contains("malformed"),
+        "{told}"
+    );
+    // A long text that is none is what a short one is.
+    let mut ask = native(&rig.binding, ask(&rig.binding), &names(&["ann"]));
+    let at = ask.len() - 3;
+    ask[at] = 0xff;
+    rig.tx(Step {
+        body: gathered(&[], &ask),
+        ..Step::new(2, Parts::BEGIN | Parts::MESSAGE)
+    });
+    assert!(reason(rig.rx_out.pop(), 2, Code::InvalidArgument).contains("UTF-8"));
 }
