@@ -62,6 +62,10 @@ const POLLS_MAX: u32 = 8;
 const INCOMING_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a peer that does not heed that.
 const INCOMING_BYTES_ABSURD: usize = 16 << 20;
+/// Segments that came and that nobody has taken, from which on it is asked as well: each takes a buffer, however few bytes it has.
+const INCOMING_SEGMENTS_MAX: usize = 1024;
+/// Segments of a peer that does not heed that. A saved state has no more.
+const INCOMING_SEGMENTS_ABSURD: usize = 4096;
 /// Segments of which the peer has not said that it has them, and so those that can come before their turn.
 const WINDOW_SEGMENTS: u64 = 48;
 const AHEAD_MAX: usize = WINDOW_SEGMENTS as usize;

@@ -317,7 +317,7 @@ impl ResumableStream {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.incoming.bytes >= INCOMING_BYTES_MAX
+        self.incoming.bytes >= INCOMING_BYTES_MAX || self.incoming.ready.len() >= INCOMING_SEGMENTS_MAX
     }
 
     /// The flags that go with whatever is sent now.
@@ -344,8 +344,10 @@ impl ResumableStream {
             self.give_back(segment);
             return Ok(());
         }
+        let ahead = self.incoming.ahead.len();
         if self.incoming.bytes + segment.buffer.len() > INCOMING_BYTES_ABSURD
-            || self.incoming.ahead.len() >= AHEAD_MAX
+            || self.incoming.ready.len() + ahead >= INCOMING_SEGMENTS_ABSURD
+            || ahead >= AHEAD_MAX
         {
             return Err(Lost("the peer sends more than it was asked to".to_owned()));
         }

@@ -14,8 +14,6 @@ use super::*;
 
 /// The form that knew no sealed streams.
 const FORM_UNSEALED: u32 = 1;
-/// Segments of one direction that a state can have.
-const SEGMENTS_MAX: usize = 4096;
 
 impl ResumableStream {
     pub(crate) fn save(&self, out: &mut FieldWriter) {
@@ -125,7 +123,7 @@ impl Outgoing {
             unsent: VecDeque::new(),
         };
         let mut before = outgoing.acknowledged;
-        for _ in 0..fields.count(SEGMENTS_MAX)? {
+        for _ in 0..fields.count(INCOMING_SEGMENTS_ABSURD)? {
             let segment = fields.run()?;
             let number = Head::read(segment).map_or(0, |head| head.number);
             if number <= before || number > outgoing.last || segment.len() > HEAD_BYTES + SEGMENT_BYTES_MAX {
@@ -145,7 +143,7 @@ impl Incoming {
             finished: fields.flag()?,
             ..Incoming::default()
         };
-        for _ in 0..fields.count(SEGMENTS_MAX)? {
+        for _ in 0..fields.count(INCOMING_SEGMENTS_ABSURD)? {
             let segment = Segment::restore(fields)?;
             incoming.bytes += segment.buffer.len();
             incoming.ready.push_back(segment);

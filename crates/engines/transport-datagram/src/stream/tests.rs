@@ -282,6 +282,77 @@ fn a_path_that_no_longer_carries_full_size_packets_is_counted() {
     assert_eq!(fallbacks(&ends), 1, "once for the session");
 }
 
+/// Has a client send small segments while nobody reads them at the server, as long as it may.
+fn send_unread(ends: &mut StreamEnds) {
+    for _ in 0..6_000 {
+        if ends.streams[0].has_room() {
+            let mut segment = ends.streams[0].segment(1);
+            ResumableStream::content(&mut segment).fill(ends.streams[0].outgoing.last as u8);
+            ends.streams[0].send(segment);
+        }
+        ends.poll();
+    }
+}
+
+fn restored(stream: &ResumableStream) -> Result<ResumableStream, provost_datapath::RestoreError> {
+    let mut out = provost_datapath::FieldWriter::new();
+    stream.save(&mut out);
+    let socket = stream.socket().descriptor().try_clone_to_owned().unwrap();
+    ResumableStream::restore(
+        socket.into(),
+        &mut provost_datapath::FieldReader::new("test", &out.bytes),
+        2,
+    )
+}
+
+#[test]
+fn however_small_the_segments_are_that_nobody_reads_a_successor_takes_them_over() {
+    let mut ends = StreamEnds::new();
+    send_unread(&mut ends);
+    let unread = ends.streams[1].incoming.ready.len();
+    println!("{unread} segments of a byte wait");
+    let mut successor = restored(&ends.streams[1]).unwrap();
+    let came = std::iter::from_fn(|| {
+        let byte = match successor.next() {
+            Next::Bytes(bytes) => bytes[0],
+            Next::Nothing | Next::Finished => return None,
+        };
+        successor.taken();
+        Some(byte)
+    });
+    assert!(came.eq((0..unread).map(|number| number as u8)));
+    // Once they are read the others come.
+    while ends.streams[1].has_next() || ends.streams[1].incoming.received < ends.streams[0].outgoing.last {
+        assert!(
+            ends.began.elapsed() < WAIT_MAX,
+            "the client was not told to go on"
+        );
+        ends.streams[1].taken();
+        ends.poll();
+    }
+    ends.carry(1, 100);
+}
+
+#[test]
+fn a_peer_that_sends_segments_however_small_without_end_is_left() {
+    let mut ends = StreamEnds::new();
+    let server = &mut ends.streams[1];
+    let mut is_taken = |number: u64| {
+        let head = Head {
+            number,
+            ..Head::default()
+        };
+        let segment = Segment {
+            buffer: MsgBuf::from_slice(&[0; HEAD_BYTES]),
+            is_lent: false,
+            is_last: false,
+        };
+        server.arrived(head, segment).is_ok()
+    };
+    assert_eq!((1..10_000).take_while(|number| is_taken(*number)).count(), 4_096);
+    assert!(restored(&ends.streams[1]).is_ok());
+}
+
 /// Has the network say three times that nobody listens at the peer's address, which anybody can make it say, and lets the ends
 /// go on for longer than that is believed.
 fn is_lost_by_refusals(key: Option<ResumableStreamKey>) -> bool {
