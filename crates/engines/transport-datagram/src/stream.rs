@@ -241,9 +241,12 @@ pub(crate) struct ResumableStream {
     asked: u32,
     /// A client's: how many requests it leaves with its server at least; more with one that has much to say.
     polls: u32,
-    /// What was told the peer last.
+    /// What was told the peer last, and how often it was something else than before.
     told_busy: bool,
+    told_changes: u32,
     peer_busy: bool,
+    /// How often the peer had changed its mind when it said that.
+    peer_changes: u32,
     refusals: Refusals,
     wake_ns: Option<u64>,
     /// A server's: when it gives memory back.
@@ -428,7 +431,9 @@ impl ResumableStream {
             asked: 0,
             polls: 1,
             told_busy: false,
+            told_changes: 0,
             peer_busy: false,
+            peer_changes: 0,
             refusals: Refusals::default(),
             wake_ns: None,
             rest: RestTime::Done,
@@ -555,14 +560,13 @@ impl ResumableStream {
 
     fn push(&mut self, mut segment: MsgBuf, flags: u8) {
         self.outgoing.last += 1;
-        let number = self.outgoing.last;
-        let received = 0;
-        (Head {
-            number,
-            received,
+        // The rest is said when it goes.
+        let head = Head {
+            number: self.outgoing.last,
             flags,
-        })
-        .write(&mut segment);
+            ..Head::default()
+        };
+        head.write(&mut segment);
         self.outgoing.unsent.push_back(segment);
     }
 

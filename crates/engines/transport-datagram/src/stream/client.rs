@@ -7,10 +7,12 @@ impl ResumableStream {
         let peer = self.socket.peer();
         let session = self.endpoint.connect(now_ns, peer);
         let session = session.map_err(|error| Lost(error.to_string()))?;
+        let present = self.present_head();
         let attach = Attach {
             id: self.id,
-            received: self.incoming.received,
-            flags: self.take_flags(),
+            received: present.received,
+            flags: present.flags,
+            changes: present.changes,
         };
         self.attachment = Attachment::Attaching { session, since_ns };
         let mut request = pool::take(ATTACH_BYTES);
@@ -81,8 +83,7 @@ impl ResumableStream {
     }
 
     pub(super) fn carry(&mut self, now_ns: u64, session: SessionId, mut segment: MsgBuf) -> Result<(), Lost> {
-        let (received, flags) = (self.incoming.received, self.take_flags());
-        Head::renew(&mut segment, received, flags);
+        Head::renew(&mut segment, self.present_head());
         let asked = self.asked;
         self.call(now_ns, session, METHOD_CARRY, segment)?;
         if self.asked > asked {
@@ -158,7 +159,7 @@ impl ResumableStream {
         };
         self.acknowledged(head.received)?;
         self.forget_acknowledged();
-        self.peer_busy = head.flags & BUSY != 0;
+        (self.peer_busy, self.peer_changes) = (head.flags & BUSY != 0, head.changes);
         self.attachment = Attachment::Attached { session };
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! What goes before a segment, and how a client takes a stream up. All numbers are little-endian.
 //!
 //! ```text
-//!   Carry and its answer: number (8), received (8), flags (1), zeros (7), bytes
-//!   Attach:               id (16), received (8), flags (1), zeros (7);   its answer: as Carry's, with number 0
+//!   Carry and its answer: number (8), received (8), flags (1), zeros (3), changes (4), bytes
+//!   Attach:               id (16), received (8), flags (1), zeros (3), changes (4);   its answer: as Carry's, with number 0
 //! ```
 
 use super::ResumableStreamId;
@@ -31,17 +31,33 @@ pub(super) struct Head {
     /// Its sender has received all up to this one.
     pub(super) received: u64,
     pub(super) flags: u8,
+    /// How often its sender has become busy, or ceased to be: what comes late may say what was true before. Older versions say 0.
+    pub(super) changes: u32,
+}
+
+/// What follows a number of what was received.
+const FLAGS_BYTES: usize = 8;
+
+/// The flags, and the changes.
+fn read_flags(bytes: &[u8; FLAGS_BYTES]) -> (u8, u32) {
+    let [flags, _, _, _, changes @ ..] = *bytes;
+    (flags, u32::from_le_bytes(changes))
+}
+
+fn flags_of(flags: u8, changes: u32) -> [u8; FLAGS_BYTES] {
+    (u64::from(flags) | u64::from(changes) << 32).to_le_bytes()
 }
 
 impl Head {
     pub(super) fn read(bytes: &[u8]) -> Option<Head> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (received, rest) = rest.split_first_chunk()?;
-        let (flags, _) = rest.split_first_chunk::<8>()?;
+        let (flags, changes) = read_flags(rest.first_chunk()?);
         Some(Head {
             number: u64::from_le_bytes(*number),
             received: u64::from_le_bytes(*received),
-            flags: flags[0],
+            flags,
+            changes,
         })
     }
 
@@ -49,21 +65,19 @@ impl Head {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.received.to_le_bytes());
-        bytes[16] = self.flags;
+        bytes[16..].copy_from_slice(&flags_of(self.flags, self.changes));
         if let Some(place) = to.first_chunk_mut() {
             *place = bytes;
         }
     }
 
-    /// Brings what a segment says beside its own to the present.
-    pub(super) fn renew(segment: &mut [u8], received: u64, flags: u8) {
+    /// Brings what a segment says beside its own to the present, which is this.
+    pub(super) fn renew(segment: &mut [u8], present: Head) {
         if let Some(head) = Head::read(segment) {
-            let own = head.flags & FINISHED;
-            let flags = own | flags;
             (Head {
-                received,
-                flags,
-                ..head
+                number: head.number,
+                flags: head.flags & FINISHED | present.flags,
+                ..present
             })
             .write(segment);
         }
@@ -76,17 +90,19 @@ pub(super) struct Attach {
     pub(super) id: ResumableStreamId,
     pub(super) received: u64,
     pub(super) flags: u8,
+    pub(super) changes: u32,
 }
 
 impl Attach {
     pub(super) fn read(bytes: &[u8]) -> Option<Attach> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (received, rest) = rest.split_first_chunk()?;
-        let (flags, _) = rest.split_first_chunk::<8>()?;
+        let (flags, changes) = read_flags(rest.first_chunk()?);
         Some(Attach {
             id: *id,
             received: u64::from_le_bytes(*received),
-            flags: flags[0],
+            flags,
+            changes,
         })
     }
 
@@ -94,7 +110,7 @@ impl Attach {
         if let Some(place) = to.first_chunk_mut::<ATTACH_BYTES>() {
             place[..16].copy_from_slice(&self.id);
             place[16..24].copy_from_slice(&self.received.to_le_bytes());
-            place[24..].copy_from_slice(&[self.flags, 0, 0, 0, 0, 0, 0, 0]);
+            place[24..].copy_from_slice(&flags_of(self.flags, self.changes));
         }
     }
 }

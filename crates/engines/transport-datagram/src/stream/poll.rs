@@ -320,10 +320,25 @@ impl ResumableStream {
         self.incoming.bytes >= INCOMING_BYTES_MAX || self.incoming.ready.len() >= INCOMING_SEGMENTS_MAX
     }
 
-    /// The flags that go with whatever is sent now.
-    pub(super) fn take_flags(&mut self) -> u8 {
-        self.told_busy = self.is_busy();
-        if self.told_busy { BUSY } else { 0 }
+    /// What goes with whatever is sent now.
+    pub(super) fn present_head(&mut self) -> Head {
+        let is_busy = self.is_busy();
+        self.told_changes += u32::from(self.told_busy != is_busy);
+        self.told_busy = is_busy;
+        Head {
+            number: 0,
+            received: self.incoming.received,
+            flags: if is_busy { BUSY } else { 0 },
+            changes: self.told_changes,
+        }
+    }
+
+    /// Heeds whether the peer is busy, unless it has said since that it is otherwise.
+    fn apply_busy(&mut self, head: Head) {
+        if head.changes >= self.peer_changes {
+            self.peer_changes = head.changes;
+            self.peer_busy = head.flags & BUSY != 0;
+        }
     }
 
     /// The next segment that can go now.
@@ -336,7 +351,7 @@ impl ResumableStream {
 
     /// Takes what has come with a head, and says whether its buffer was taken, too.
     pub(super) fn arrived(&mut self, head: Head, segment: Segment) -> Result<(), Lost> {
-        self.peer_busy = head.flags & BUSY != 0;
+        self.apply_busy(head);
         self.acknowledged(head.received)?;
         let next = self.incoming.received + 1;
         let known = head.number < next || self.incoming.ahead.contains_key(&head.number);

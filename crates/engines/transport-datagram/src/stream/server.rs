@@ -81,7 +81,7 @@ impl ResumableStream {
             };
         };
         self.id = attach.id;
-        self.peer_busy = attach.flags & BUSY != 0;
+        (self.peer_busy, self.peer_changes) = (attach.flags & BUSY != 0, attach.changes);
         self.acknowledged(attach.received)?;
         if let Some(session) = self.session().filter(|session| *session != handle.session()) {
             self.attachment = Attachment::Detached { since_ns: None };
@@ -110,8 +110,9 @@ impl ResumableStream {
         {
             self.rest_later(now_ns);
             let more = if self.held.is_empty() { MORE } else { 0 };
-            let (received, flags) = (self.incoming.received, self.take_flags() | more);
-            Head::renew(&mut segment, received, flags);
+            let present = self.present_head();
+            let flags = present.flags | more;
+            Head::renew(&mut segment, Head { flags, ..present });
             if let Err(refused) = self.endpoint.respond(now_ns, handle, STATUS_OK, segment) {
                 self.send_again(refused.response);
             }
@@ -128,13 +129,7 @@ impl ResumableStream {
     /// Answers a request with no segment.
     fn answer_empty(&mut self, now_ns: u64, handle: RequestHandle) {
         let mut head = [0; HEAD_BYTES];
-        let (received, flags) = (self.incoming.received, self.take_flags());
-        (Head {
-            number: 0,
-            received,
-            flags,
-        })
-        .write(&mut head);
+        self.present_head().write(&mut head);
         // A session that has ended meanwhile is told of by an event of its own.
         let _ = self.endpoint.respond_inline(now_ns, handle, STATUS_OK, &head);
     }

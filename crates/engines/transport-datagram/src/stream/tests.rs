@@ -137,6 +137,9 @@ const CONGESTED: u8 = 0b11;
 /// Where a packet says whether its sender reads marks: in an Open, and in an Accept.
 const OPEN_MARKS_AT: usize = 16 + 35;
 const ACCEPT_MARKS_AT: usize = 16 + 24;
+/// The kind of responses, and where one has the flags of the segment that it carries.
+const RESPONSE: u8 = 4;
+const RESPONSE_FLAGS_AT: usize = 24 + 16;
 
 fn bind(address: impl ToSocketAddrs) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
@@ -153,6 +156,18 @@ struct MarkingRelay {
     hides_marks: bool,
     /// Packets to the server of more bytes vanish.
     to_server_bytes_max: usize,
+    late: LateAnswer,
+}
+
+/// The answer of a busy server that reaches the client late.
+#[derive(PartialEq, Eq)]
+enum LateAnswer {
+    /// All come as they were sent.
+    None,
+    /// The next one does not pass.
+    Awaited,
+    /// This one has not, and nothing else of its call does.
+    Kept(Vec<u8>),
 }
 
 impl MarkingRelay {
@@ -165,6 +180,7 @@ impl MarkingRelay {
             client: None,
             hides_marks,
             to_server_bytes_max: usize::MAX,
+            late: LateAnswer::None,
         }
     }
 
@@ -202,9 +218,30 @@ impl MarkingRelay {
         }
         while let Ok(length) = self.back.recv(&mut bytes) {
             self.hide(&mut bytes[..length]);
-            self.front
-                .send_to(&bytes[..length], self.client.unwrap())
-                .unwrap();
+            if !self.keeps(&bytes[..length]) {
+                self.to_client(&bytes[..length]);
+            }
+        }
+    }
+
+    fn to_client(&self, packet: &[u8]) {
+        self.front.send_to(packet, self.client.unwrap()).unwrap();
+    }
+
+    /// Whether a packet to the client is kept for later.
+    fn keeps(&mut self, packet: &[u8]) -> bool {
+        let is_busy = packet[0] & 15 == RESPONSE && packet[RESPONSE_FLAGS_AT] & BUSY != 0;
+        if is_busy && self.late == LateAnswer::Awaited {
+            self.late = LateAnswer::Kept(packet.to_vec());
+        }
+        let call = |packet: &[u8]| (packet[1], packet[8..12].to_vec());
+        matches!(&self.late, LateAnswer::Kept(kept) if call(kept) == call(packet))
+    }
+
+    /// Has the answer arrive that was kept.
+    fn let_go(&mut self) {
+        if let LateAnswer::Kept(kept) = std::mem::replace(&mut self.late, LateAnswer::None) {
+            self.to_client(&kept);
         }
     }
 
@@ -351,6 +388,48 @@ fn a_peer_that_sends_segments_however_small_without_end_is_left() {
     };
     assert_eq!((1..10_000).take_while(|number| is_taken(*number)).count(), 4_096);
     assert!(restored(&ends.streams[1]).is_ok());
+}
+
+#[test]
+fn an_answer_that_comes_late_does_not_stop_who_was_told_to_go_on() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), false);
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
+    ends.carry_while(2, 3_000, || relay.pass());
+    // Nobody reads at the server, which says so with the next thing that it says.
+    relay.late = LateAnswer::Awaited;
+    while !ends.streams[1].is_busy() {
+        assert!(ends.began.elapsed() < WAIT_MAX, "the server takes everything");
+        if ends.streams[0].has_room() {
+            let segment = ends.streams[0].segment(SEGMENT_BYTES_SENT);
+            ends.streams[0].send(segment);
+        }
+        ends.poll();
+        relay.pass();
+    }
+    let segment = ends.streams[1].segment(100);
+    ends.streams[1].send(segment);
+    ends.poll();
+    relay.pass();
+    assert!(matches!(relay.late, LateAnswer::Kept(_)), "it was said");
+    // Everything is read, and all other requests are answered.
+    for _ in 0..100 {
+        ends.clock.0 += REST_NS / 10;
+        ends.poll();
+        relay.pass();
+        while ends.streams[1].has_next() {
+            ends.streams[1].taken();
+        }
+    }
+    assert!(ends.streams[0].has_room() && !ends.streams[0].has_next());
+    relay.let_go();
+    while !ends.streams[0].has_next() {
+        assert!(ends.began.elapsed() < WAIT_MAX, "the answer does not come");
+        ends.poll();
+        relay.pass();
+    }
+    assert!(ends.streams[0].has_room(), "the client waits to be told to go on");
+    ends.carry_while(2, 3_000, || relay.pass());
 }
 
 /// Has the network say three times that nobody listens at the peer's address, which anybody can make it say, and lets the ends
