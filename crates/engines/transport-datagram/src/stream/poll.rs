@@ -78,11 +78,12 @@ impl ResumableStream {
 
     fn take_in(&mut self, now_ns: u64, mark: Mark, packet: &[u8]) -> Result<(), Lost> {
         let peer = self.socket.peer();
+        let unproven = self.endpoint.unproven_losses();
         if let Some(event) = self.endpoint.receive_next(peer, mark, packet) {
             self.handle(now_ns, event)?;
         }
-        // That nobody there knows a sealed session is no proof that somebody is there who does.
-        if self.endpoint.unproven_losses() == self.refusals.unproven {
+        // That nobody there knows a sealed session is no proof that somebody is there who does, but what comes beside it is.
+        if self.endpoint.unproven_losses() == unproven {
             self.refusals.count = 0;
         }
         Ok(())

@@ -137,8 +137,9 @@ const CONGESTED: u8 = 0b11;
 /// Where a packet says whether its sender reads marks: in an Open, and in an Accept.
 const OPEN_MARKS_AT: usize = 16 + 35;
 const ACCEPT_MARKS_AT: usize = 16 + 24;
-/// The kind of responses, and where one has the flags of the segment that it carries.
+/// Kinds of packets, and where a response has the flags of the segment that it carries.
 const RESPONSE: u8 = 4;
+const UNKNOWN: u8 = 12;
 const RESPONSE_FLAGS_AT: usize = 24 + 16;
 
 fn bind(address: impl ToSocketAddrs) -> UdpSocket {
@@ -157,6 +158,10 @@ struct MarkingRelay {
     /// Packets to the server of more bytes vanish.
     to_server_bytes_max: usize,
     late: LateAnswer,
+    /// Whether the client is told before each packet, in the server's name, that nobody knows its session.
+    slanders: bool,
+    /// The session and its token of the last packet to the server.
+    asked_for: [u8; 6],
 }
 
 /// The answer of a busy server that reaches the client late.
@@ -181,6 +186,8 @@ impl MarkingRelay {
             hides_marks,
             to_server_bytes_max: usize::MAX,
             late: LateAnswer::None,
+            slanders: false,
+            asked_for: [0; 6],
         }
     }
 
@@ -211,6 +218,7 @@ impl MarkingRelay {
         let mut bytes = [0; 2048];
         while let Ok((length, client)) = self.front.recv_from(&mut bytes) {
             self.client = Some(client);
+            self.asked_for.copy_from_slice(&bytes[2..8]);
             self.hide(&mut bytes[..length]);
             if length <= self.to_server_bytes_max {
                 self.back.send(&bytes[..length]).unwrap();
@@ -218,6 +226,10 @@ impl MarkingRelay {
         }
         while let Ok(length) = self.back.recv(&mut bytes) {
             self.hide(&mut bytes[..length]);
+            if self.slanders {
+                let unknown = [&[UNKNOWN, 0], &self.asked_for[..], &[0; 8]].concat();
+                self.to_client(&unknown);
+            }
             if !self.keeps(&bytes[..length]) {
                 self.to_client(&bytes[..length]);
             }
@@ -472,4 +484,24 @@ fn forged_messages_of_the_network_end_no_sealed_stream_whose_peer_answers() {
     assert!(!is_lost_by_refusals(Some(ResumableStreamKey(
         std::sync::Arc::new([7; 32].into())
     ))));
+}
+
+#[test]
+fn forged_word_that_a_session_is_lost_ends_no_sealed_stream_whose_peer_answers() {
+    let key = ResumableStreamKey(std::sync::Arc::new([7; 32].into()));
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), false);
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
+    let sealed = |stream: &ResumableStream| stream.sealed(key.clone()).unwrap();
+    ends.streams = ends.streams.each_ref().map(sealed);
+    ends.carry_while(4, 3_000, || relay.pass());
+    relay.slanders = true;
+    for _ in 0..2 * REFUSED_NS_MAX / ASK_NS {
+        ends.clock.0 += ASK_NS;
+        for _ in 0..100 {
+            assert!(ends.polls_well(), "the client believes it");
+            relay.pass();
+        }
+    }
+    assert!(ends.streams[0].dropped().unproven > 5, "nothing was tested");
 }
