@@ -215,8 +215,9 @@ impl Carrier for DatagramCarrier {
         }
     }
 
+    /// One that is lost has nothing to do any more: whoever reads learns of it.
     fn wake_at(&self) -> Option<Nanos> {
-        self.stream.wake_at()
+        self.stream.wake_at().filter(|_| self.lost.is_none())
     }
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -258,5 +259,31 @@ fn copy_piece(piece: Piece<'_>, place: &mut [u8]) {
             copy_foreign(&part, &mut bytes);
             place.copy_from_slice(&bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::{PACKET_BYTES_ETHERNET, Socket};
+    use crate::stream::Terms;
+
+    #[test]
+    fn a_stream_that_is_lost_wants_to_be_polled_no_more() {
+        const AN_HOUR_NS: u64 = 3_600_000_000_000;
+        // Somebody who says nothing.
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let terms = Terms {
+            packet_bytes: PACKET_BYTES_ETHERNET,
+            silence_ns: AN_HOUR_NS,
+            key: None,
+        };
+        let socket = Socket::connect(peer.local_addr().unwrap()).unwrap();
+        let mut carrier = DatagramCarrier::new(ResumableStream::open(socket, terms).unwrap());
+        carrier.poll(SocketHint::Try, 1);
+        assert!(carrier.wake_at().is_some() && carrier.lost.is_none());
+        carrier.poll(SocketHint::Try, AN_HOUR_NS);
+        assert!(carrier.lost.is_some(), "it was given up");
+        assert_eq!(carrier.wake_at(), None);
     }
 }
