@@ -2,7 +2,6 @@
 
 mod secure;
 
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -47,7 +46,8 @@ fn failed(params: &ConnectParams, code: Code, reason: &dyn std::fmt::Display) ->
     }
 }
 
-/// As [`connect`], to these addresses of the peer, and until it is stopped.
+/// As [`connect`], to these addresses of the peer, one after the other, and until it is stopped. To answer at all, each has its part of
+/// the time that is left.
 ///
 /// # Errors
 /// Nobody answers there, or the peer does not agree.
@@ -58,16 +58,12 @@ pub fn connect_to(
     stop: &HandshakeStop,
 ) -> Result<Established, ConnectError> {
     let fail = |code, reason: String| failed(params, code, &reason);
-    let unavailable = |error: io::Error| fail(Code::Unavailable, error.to_string());
     let mut failure = fail(Code::Unavailable, "the name has no address".to_owned());
-    for address in addresses {
-        let socket = Socket::connect(*address).map_err(unavailable)?;
-        let stream = ResumableStream::open(socket, terms(packets)).map_err(unavailable)?;
-        let until = HandshakeLimit {
-            deadline: params.deadline,
-            stop: stop.clone(),
-        };
-        match establish(stream, until, |channel| greet(channel, params)) {
+    for (at, address) in addresses.iter().enumerate() {
+        let now = Instant::now();
+        let left = params.deadline.saturating_duration_since(now);
+        let answered_by = now + left / (addresses.len() - at) as u32;
+        match connect_to_one(*address, params, packets, (answered_by, stop)) {
             Ok(established) => return Ok(established),
             Err(error) => {
                 let code = error.code();
@@ -79,6 +75,24 @@ pub fn connect_to(
         }
     }
     Err(failure)
+}
+
+fn connect_to_one(
+    address: SocketAddr,
+    params: &ConnectParams,
+    packets: PacketOptions,
+    (answered_by, stop): (Instant, &HandshakeStop),
+) -> Result<Established, EstablishError> {
+    let stream = ResumableStream::open(Socket::connect(address)?, terms(packets))?;
+    let until = HandshakeLimit {
+        deadline: answered_by,
+        stop: stop.clone(),
+    };
+    establish(stream, until, |channel| {
+        channel.await_answer()?;
+        channel.until.deadline = params.deadline;
+        greet(channel, params)
+    })
 }
 
 fn explain(error: &EstablishError) -> String {
@@ -209,6 +223,14 @@ impl HandshakeChannel for Channel {
 }
 
 impl Channel {
+    /// Waits until the peer has taken the stream up.
+    fn await_answer(&mut self) -> Result<(), EstablishError> {
+        while !self.stream.is_attached() {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
     fn wait(&mut self) -> Result<(), EstablishError> {
         self.poll()?;
         if self.stream.has_next() {
@@ -277,15 +299,9 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn who_finds_nobody_is_told_what_to_look_for() {
-        // An address of its own, so that no other test's socket is there when this one is gone.
-        let address = std::net::UdpSocket::bind("127.41.7.3:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let params = ConnectParams {
-            address: address.to_string(),
+    fn params(address: &str, within: Duration) -> ConnectParams {
+        ConnectParams {
+            address: address.to_owned(),
             hello: Hello {
                 service: "test.Test".into(),
                 schema_hash: [1; 32],
@@ -295,8 +311,52 @@ mod tests {
             },
             descriptor_set: Arc::from([]),
             tls: None,
-            deadline: Instant::now() + Duration::from_secs(40),
+            deadline: Instant::now() + within,
+        }
+    }
+
+    #[test]
+    fn a_peer_is_found_at_the_address_where_it_answers() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut listener = crate::Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let addresses = [
+            // No socket speaks to it that has not asked to.
+            "255.255.255.255:9".parse().unwrap(),
+            silent.local_addr().unwrap(),
+            listener.address(),
+        ];
+        // Less than a peer that says nothing is given by itself.
+        let params = params("several", Duration::from_secs(4));
+        let deadline = params.deadline;
+        let client = std::thread::spawn(move || {
+            let stop = HandshakeStop::default();
+            connect_to(&addresses, &params, PacketOptions::default(), &stop).map(drop)
+        });
+        let caller = loop {
+            match listener.next_caller().unwrap() {
+                Some(caller) => break Some(caller),
+                None if client.is_finished() => break None,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
         };
+        let welcome = |_: Greeting<'_>| Decision::Welcome {
+            encoding: provost_transport::Encoding::Native,
+            methods: Vec::new(),
+            limits: Limits::default(),
+        };
+        let server = caller.map(|caller| accept(caller, PacketOptions::default(), None, deadline, welcome));
+        assert_eq!(client.join().unwrap(), Ok(()));
+        assert!(server.unwrap().is_ok());
+    }
+
+    #[test]
+    fn who_finds_nobody_is_told_what_to_look_for() {
+        // An address of its own, so that no other test's socket is there when this one is gone.
+        let address = std::net::UdpSocket::bind("127.41.7.3:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let params = params(&address.to_string(), Duration::from_secs(40));
         let error = connect(&params, PacketOptions::default()).unwrap_err();
         assert_eq!(error.code, Code::Unavailable);
         let hint = "nobody listens at the peer's address any more: is there a listener with transport = \"datagram\"?";

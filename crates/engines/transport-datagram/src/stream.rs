@@ -520,16 +520,20 @@ impl ResumableStream {
         }
     }
 
+    /// Whether both ends have the stream in a session.
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self.attachment, Attachment::Attached { .. })
+    }
+
     /// Whether a segment can be taken that could go at once. While not, what is to be said waits and grows.
     pub(crate) fn has_room(&self) -> bool {
         let places = match self.role {
             Role::Client => usize::from(SLOTS).saturating_sub(self.asked as usize),
             Role::Server => self.held.len(),
         };
-        let attached = matches!(self.attachment, Attachment::Attached { .. });
         let under_way = self.outgoing.last - self.outgoing.acknowledged;
         let has_window = !self.peer_busy && under_way < WINDOW_SEGMENTS;
-        attached && has_window && self.outgoing.unsent.len() < places && !self.outgoing.finished
+        self.is_attached() && has_window && self.outgoing.unsent.len() < places && !self.outgoing.finished
     }
 
     /// A buffer for a segment of so many bytes, and where they go.
