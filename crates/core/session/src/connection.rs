@@ -480,6 +480,13 @@ impl Connection {
         self.ended = ended;
     }
 
+    /// Bytes of the frames in front of the socket, where others will follow them at once.
+    #[must_use]
+    pub fn followed_bytes(&self) -> Option<usize> {
+        let is_followed = self.outgoing.has_frames();
+        is_followed.then(|| self.outgoing.waiting_frame_bytes())
+    }
+
     /// The memory to be sent next, in order. After some of it was sent, call [`Connection::advance`].
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         self.outgoing.pieces()

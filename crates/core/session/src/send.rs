@@ -40,6 +40,10 @@ const STAGED_BODY_BYTES_MAX: usize = 2048;
 /// Small frames of one round, in bytes, before a chunk gets its turn.
 const ROUND_BYTES_MAX: usize = CHUNK_BYTES_MAX as usize;
 
+/// Bytes of a long message in a chunk: less than it may have, so that it is one packet of segmentation offload (64 KiB with all
+/// that stands before it). The rest would be a small packet of its own.
+const SENT_CHUNK_BYTES: usize = CHUNK_BYTES_MAX as usize - 1024;
+
 const ZEROS: [u8; 8] = [0; 8];
 
 /// A range of memory to be sent.
@@ -512,7 +516,8 @@ impl SendHalf {
         }
     }
 
-    fn waiting_frame_bytes(&self) -> usize {
+    /// Bytes of frames that wait for the socket.
+    pub(crate) fn waiting_frame_bytes(&self) -> usize {
         self.segments.iter().map(FramedMemory::length).sum()
     }
 
@@ -838,7 +843,7 @@ fn first_frame(step: &OutStep, wire: u64, now: Nanos) -> (FrameHeader, usize) {
 }
 
 fn next_chunk(step: &OutStep, wire: u64) -> (FrameHeader, usize) {
-    let length = (step.body_bytes() - step.at.body).min(CHUNK_BYTES_MAX as usize);
+    let length = (step.body_bytes() - step.at.body).min(SENT_CHUNK_BYTES);
     let header = FrameHeader {
         body_bytes: (length as u32).into(),
         kind: frame_kind::CHUNK,

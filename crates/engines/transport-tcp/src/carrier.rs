@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use provost_datapath::{
     Context, FieldReader, FieldWriter, FlowHints, Nanos, RestoreError, SavedField, SocketHint,
 };
+use provost_net::Following;
 use provost_session::{Connection, SocketBacklog};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, PeerIdentity, take_socket};
 
@@ -170,6 +171,7 @@ impl TcpCarrier {
 
     fn write_some(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> io::Result<bool> {
         let mut bytes = 0;
+        let mut written = Following::Nothing;
         self.output = SocketOutput::Flows;
         let turn_bytes = context.flow.turn_bytes as usize;
         let room = self.room(connection, context.flow, context.now)?;
@@ -186,20 +188,36 @@ impl TcpCarrier {
                 }
                 TcpVersion::One | TcpVersion::Two => connection.fill(context),
             }
-            match self.socket.write(connection, room - bytes, context.buffers)? {
+            let limit = room.min(WRITE_BYTES_MAX).min(turn_bytes);
+            let following = match connection.followed_bytes() {
+                Some(framed) if bytes + framed < limit => Following::More,
+                _ => Following::Nothing,
+            };
+            match self
+                .socket
+                .write(connection, room - bytes, following, context.buffers)?
+            {
                 Transfer::Bytes(sent) => {
                     connection.advance(sent, context);
                     bytes += sent;
+                    written = following;
+                    #[cfg(test)]
+                    tests::count_written(following);
                 }
                 Transfer::NotNow => {
+                    // What the peer acknowledges makes the kernel send what waits.
                     self.output = SocketOutput::Blocked;
-                    break;
+                    return Ok(bytes > 0);
                 }
                 Transfer::Done | Transfer::End => break,
             }
             if bytes >= WRITE_BYTES_MAX.min(turn_bytes) {
                 break;
             }
+        }
+        if written == Following::More {
+            // What was to follow did not, as when its calls were given up.
+            provost_net::push(self.socket.tcp())?;
         }
         Ok(bytes > 0)
     }

@@ -251,8 +251,12 @@ mod tests {
         provost_net::make_ready(&here).unwrap();
         let bytes = vec![0; 1 << 20];
         let mut sent = 0;
-        while let provost_net::Moved::Bytes(more) =
-            provost_net::write_gather(&here, std::iter::once(provost_net::Gather::Private(&bytes))).unwrap()
+        while let provost_net::Moved::Bytes(more) = provost_net::write_gather(
+            &here,
+            std::iter::once(provost_net::Gather::Private(&bytes)),
+            provost_net::Following::Nothing,
+        )
+        .unwrap()
         {
             sent += more;
         }

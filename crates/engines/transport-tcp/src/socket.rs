@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
-use provost_net::{Gather, Moved};
+use provost_net::{Following, Gather, Moved};
 use provost_session::{Connection, Piece};
 use provost_tls::{TlsRead, TlsSession};
 
@@ -89,11 +89,13 @@ impl CarrierSocket {
         &mut self,
         connection: &Connection,
         bytes_max: usize,
+        following: Following,
         buffers: &mut BufferPool,
     ) -> io::Result<Transfer> {
+        let pieces = first(connection, bytes_max);
         match &mut self.tls {
-            Some(tls) => write_records(tls, &self.stream, first(connection, bytes_max), buffers),
-            None => write_plain(&self.stream, first(connection, bytes_max)),
+            Some(tls) => write_records(tls, &self.stream, pieces, following, buffers),
+            None => write_plain(&self.stream, pieces, following),
         }
     }
 
@@ -153,7 +155,7 @@ impl CarrierSocket {
         if let Some(tls) = &mut self.tls {
             tls.close(buffers);
             // The connection ends; a notice that does not fit is missed by nobody, the stream's end follows.
-            let _ = flush(tls, &self.stream, buffers);
+            let _ = flush(tls, &self.stream, Following::Nothing, buffers);
         }
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -182,7 +184,11 @@ fn first(connection: &Connection, bytes_max: usize) -> impl Iterator<Item = Piec
     })
 }
 
-fn write_plain<'a>(stream: &TcpStream, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Transfer> {
+fn write_plain<'a>(
+    stream: &TcpStream,
+    pieces: impl Iterator<Item = Piece<'a>>,
+    following: Following,
+) -> io::Result<Transfer> {
     let pieces = pieces.map(|piece| match piece {
         Piece::Private(bytes) => Gather::Private(bytes),
         Piece::Foreign { range, from, length } => Gather::Foreign {
@@ -190,7 +196,7 @@ fn write_plain<'a>(stream: &TcpStream, pieces: impl Iterator<Item = Piece<'a>>) 
             bytes: length as usize,
         },
     });
-    Ok(match provost_net::write_gather(stream, pieces)? {
+    Ok(match provost_net::write_gather(stream, pieces, following)? {
         Moved::Bytes(0) => Transfer::Done,
         Moved::Bytes(bytes) => Transfer::Bytes(bytes),
         Moved::NotNow | Moved::End => Transfer::NotNow,
@@ -201,27 +207,33 @@ fn write_records<'a>(
     session: &mut TlsSession,
     stream: &TcpStream,
     pieces: impl Iterator<Item = Piece<'a>>,
+    following: Following,
     buffers: &mut BufferPool,
 ) -> io::Result<Transfer> {
-    if !flush(session, stream, buffers)? {
+    if !flush(session, stream, following, buffers)? {
         return Ok(Transfer::NotNow);
     }
     let sealed = session.seal(pieces, buffers).map_err(io::Error::other)?;
     if sealed == 0 {
         return Ok(Transfer::Done);
     }
-    flush(session, stream, buffers)?;
+    flush(session, stream, following, buffers)?;
     Ok(Transfer::Bytes(sealed))
 }
 
 /// Sends the records that wait; says whether all of them went.
-fn flush(session: &mut TlsSession, stream: &TcpStream, buffers: &mut BufferPool) -> io::Result<bool> {
+fn flush(
+    session: &mut TlsSession,
+    stream: &TcpStream,
+    following: Following,
+    buffers: &mut BufferPool,
+) -> io::Result<bool> {
     loop {
         let records = session.output(buffers).map_err(io::Error::other)?;
         if records.is_empty() {
             return Ok(true);
         }
-        match provost_net::write_gather(stream, std::iter::once(Gather::Private(records)))? {
+        match provost_net::write_gather(stream, std::iter::once(Gather::Private(records)), following)? {
             Moved::Bytes(bytes) => session.sent(bytes, buffers),
             Moved::NotNow | Moved::End => return Ok(false),
         }
@@ -241,7 +253,7 @@ fn read_records(
             Ok(TlsRead::NeedsMore) => {}
             Err(fault) => {
                 session.complain(fault, buffers);
-                let _ = flush(session, stream, buffers);
+                let _ = flush(session, stream, Following::Nothing, buffers);
                 return Err(io::Error::other(fault));
             }
         }

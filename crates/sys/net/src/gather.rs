@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
-use crate::{Moved, RoundTrips};
+use crate::{Moved, OutputState, RoundTrips};
 
 /// Pieces that one call of [`write_gather`] sends at most; more are left for the next.
 pub const GATHER_PIECES_MAX: usize = 128;
@@ -26,6 +26,15 @@ pub enum Gather<'a> {
     },
 }
 
+/// What comes behind what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Following {
+    /// Nothing yet: all of it leaves.
+    Nothing,
+    /// More at once: what fills no packet waits for it (MSG_MORE). Where it does not come after all, see [`push`].
+    More,
+}
+
 /// The kernel's `struct iovec`, with which `IoSlice` is ABI-compatible on Unix.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -38,7 +47,11 @@ const _: () = assert!(size_of::<Iovec>() == size_of::<IoSlice<'_>>());
 const _: () = assert!(align_of::<Iovec>() == align_of::<IoSlice<'_>>());
 
 /// Sends pieces in order, as many bytes as the socket takes.
-pub fn write_gather<'a>(socket: &TcpStream, pieces: impl Iterator<Item = Gather<'a>>) -> io::Result<Moved> {
+pub fn write_gather<'a>(
+    socket: &TcpStream,
+    pieces: impl Iterator<Item = Gather<'a>>,
+    following: Following,
+) -> io::Result<Moved> {
     let mut vectors = [MaybeUninit::<Iovec>::uninit(); GATHER_PIECES_MAX];
     let mut count = 0;
     for (vector, piece) in vectors.iter_mut().zip(pieces) {
@@ -61,7 +74,11 @@ pub fn write_gather<'a>(socket: &TcpStream, pieces: impl Iterator<Item = Gather<
     // `iovec`, which `Iovec` is. No reference to foreign memory is made: the slices are only handed to the kernel,
     // which checks each range itself and answers EFAULT for one that is not mapped.
     let slices = unsafe { std::slice::from_raw_parts(vectors.as_ptr().cast::<IoSlice<'_>>(), count) };
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let plain = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let flags = match following {
+        Following::Nothing => plain,
+        Following::More => plain | SendFlags::MORE,
+    };
     loop {
         match rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags) {
             Ok(bytes) => return Ok(Moved::Bytes(bytes)),
@@ -70,6 +87,12 @@ pub fn write_gather<'a>(socket: &TcpStream, pieces: impl Iterator<Item = Gather<
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Sends what waits in the socket for more ([`Following::More`]).
+pub fn push(socket: &TcpStream) -> io::Result<()> {
+    // To set it anew sends what waits: tcp(7).
+    socket.set_nodelay(true)
 }
 
 /// Reads what has come, into `first` and then into `second`.
@@ -134,12 +157,30 @@ struct TcpInfo {
     least_us: u32,
 }
 
-// What stands in front of the two fields is fixed by the kernel's interface.
+// What stands in front of the fields is fixed by the kernel's interface.
 const _: () = assert!(std::mem::offset_of!(TcpInfo, smoothed_us) == 68);
+const _: () = assert!(std::mem::offset_of!(TcpInfo, unsent_bytes) == 144);
 const _: () = assert!(std::mem::offset_of!(TcpInfo, least_us) == 148);
 
 /// How long the round trips of a connection take.
 pub fn round_trips(socket: &TcpStream) -> io::Result<RoundTrips> {
+    let info = tcp_info(socket)?;
+    Ok(RoundTrips {
+        smoothed_us: info.smoothed_us,
+        least_us: info.least_us,
+    })
+}
+
+/// What became of what was given to the kernel.
+pub fn output_state(socket: &TcpStream) -> io::Result<OutputState> {
+    let info = tcp_info(socket)?;
+    Ok(OutputState {
+        sent_segments: info.segments[0],
+        unsent_bytes: info.unsent_bytes,
+    })
+}
+
+fn tcp_info(socket: &TcpStream) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
     let mut length = size_of::<TcpInfo>() as u32;
     // SAFETY: the kernel writes `length` bytes at most, which is the size of `info`; any bytes are valid in it.
@@ -152,10 +193,7 @@ pub fn round_trips(socket: &TcpStream) -> io::Result<RoundTrips> {
             &raw mut length,
         )
     } {
-        0 => Ok(RoundTrips {
-            smoothed_us: info.smoothed_us,
-            least_us: info.least_us,
-        }),
+        0 => Ok(info),
         _ => Err(io::Error::last_os_error()),
     }
 }

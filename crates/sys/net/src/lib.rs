@@ -8,7 +8,10 @@ mod gather;
 pub mod transparent;
 
 pub use bell::Bell;
-pub use gather::{GATHER_PIECES_MAX, Gather, read_into, round_trips, unacknowledged_bytes, write_gather};
+pub use gather::{
+    Following, GATHER_PIECES_MAX, Gather, output_state, push, read_into, round_trips, unacknowledged_bytes,
+    write_gather,
+};
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,6 +47,15 @@ pub struct RoundTrips {
     pub smoothed_us: u32,
     /// At best, in the last minutes.
     pub least_us: u32,
+}
+
+/// What became of what a socket was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputState {
+    /// Segments sent, those without bytes among them.
+    pub sent_segments: u32,
+    /// Bytes that the kernel has not sent yet.
+    pub unsent_bytes: u32,
 }
 
 /// Listens on an address. The socket does not block.
@@ -117,17 +129,42 @@ mod tests {
         let (near, mut far) = pair();
         let app = b" from app memory ".to_vec();
         let pieces = [Gather::Private(b"private"), foreign(&app), Gather::Private(b"")];
-        assert_eq!(write_gather(&near, pieces.into_iter()).unwrap(), Moved::Bytes(24));
+        assert_eq!(
+            write_gather(&near, pieces.into_iter(), Following::Nothing).unwrap(),
+            Moved::Bytes(24)
+        );
         let mut got = [0; 24];
         far.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"private from app memory ");
     }
 
     #[test]
+    fn what_is_followed_waits_for_that_or_for_a_push() {
+        let (near, mut far) = pair();
+        let write = |bytes, following| {
+            let pieces = std::iter::once(Gather::Private(bytes));
+            write_gather(&near, pieces, following).unwrap();
+            output_state(&near).unwrap().unsent_bytes
+        };
+        assert_eq!(write(b"a", Following::Nothing), 0);
+        assert_eq!(write(b"b", Following::More), 1);
+        assert_eq!(write(b"c", Following::More), 2);
+        assert_eq!(write(b"d", Following::Nothing), 0);
+        assert_eq!(write(b"e", Following::More), 1);
+        push(&near).unwrap();
+        assert_eq!(output_state(&near).unwrap().unsent_bytes, 0);
+        let mut got = [0; 5];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"abcde");
+    }
+
+    #[test]
     fn a_full_socket_and_an_empty_one_say_not_now_and_a_closed_one_ends() {
         let (near, mut far) = pair();
         let block = vec![7; 1 << 20];
-        while write_gather(&near, [Gather::Private(&block)].into_iter()).unwrap() != Moved::NotNow {}
+        while write_gather(&near, [Gather::Private(&block)].into_iter(), Following::Nothing).unwrap()
+            != Moved::NotNow
+        {}
         let (mut first, mut second) = ([0; 4], [0; 16]);
         assert_eq!(read_into(&near, &mut first, &mut second).unwrap(), Moved::NotNow);
         far.write_all(b"12345").unwrap();
@@ -148,11 +185,15 @@ mod tests {
             address: NonZeroUsize::new(4096).unwrap(),
             bytes: 8,
         };
-        assert!(write_gather(&near, [nowhere].into_iter()).is_err());
+        assert!(write_gather(&near, [nowhere].into_iter(), Following::Nothing).is_err());
         drop(far);
         let mut result = Ok(Moved::NotNow);
         for _ in 0..1000 {
-            result = write_gather(&near, [Gather::Private(b"anyone?")].into_iter());
+            result = write_gather(
+                &near,
+                [Gather::Private(b"anyone?")].into_iter(),
+                Following::Nothing,
+            );
             if result.is_err() {
                 break;
             }

@@ -19,10 +19,17 @@ mod pairs;
 
 thread_local! {
     static COPIED_BYTES: Cell<usize> = const { Cell::new(0) };
+    static FOLLOWED_WRITES: Cell<usize> = const { Cell::new(0) };
 }
 
 pub(super) fn count_copied(bytes: usize) {
     COPIED_BYTES.set(COPIED_BYTES.get() + bytes);
+}
+
+pub(super) fn count_written(following: Following) {
+    if following == Following::More {
+        FOLLOWED_WRITES.set(FOLLOWED_WRITES.get() + 1);
+    }
 }
 
 struct NoSuccessors;
@@ -106,6 +113,71 @@ fn only_the_queues_of_a_network_are_kept_short() {
         }
         assert_eq!(bench.client.wake_at().is_some(), waits_for_the_wire);
     }
+}
+
+/// How many segments so many requests take whose bodies would fill 256, where a poll writes so many bytes.
+fn segments(requests: u64, turn_bytes: u32) -> u32 {
+    let (client, server) = pairs::established(None);
+    let stream = client.carrier.stream().try_clone().unwrap();
+    let mut bench = bench((client, server), turn_bytes);
+    let request = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
+    let request_bytes = (16 << 20) / requests as u32;
+    for call in 1..=requests {
+        bench
+            .client
+            .send(Step::new(call, request), &content(1, request_bytes));
+    }
+    let segments = || provost_net::output_state(&stream).unwrap().sent_segments;
+    let segments_before = segments();
+    bench.until("all requests have come", |bench| {
+        bench.server.events.len() as u64 == requests
+    });
+    segments() - segments_before
+}
+
+/// A packet of segmentation offload has 64 KiB, and within a host that is one segment. So a chunk is one by itself, and what fills
+/// none waits for what follows at once.
+#[test]
+fn long_messages_leave_in_full_packets() {
+    for (requests, turn_bytes, followed_writes) in [
+        (1, WRITE_BYTES_MAX as u32, 256 / 2),
+        (200, WRITE_BYTES_MAX as u32, 400 / 2),
+        (1, CHUNK_BYTES_MAX, 0),
+    ] {
+        FOLLOWED_WRITES.set(0);
+        let segments = segments(requests, turn_bytes);
+        let followed = FOLLOWED_WRITES.get();
+        assert!(
+            followed >= followed_writes,
+            "{requests} requests: {followed} writes were followed"
+        );
+        assert!(
+            segments <= 256 + 64,
+            "{requests} requests, {turn_bytes} bytes a poll: {segments} segments"
+        );
+    }
+}
+
+/// Calls that are given up leave nothing behind them that what was written before could wait for.
+#[test]
+fn nothing_waits_for_what_was_given_up() {
+    let (client, server) = pairs::established(None);
+    let stream = client.carrier.stream().try_clone().unwrap();
+    let mut bench = bench((client, server), CHUNK_BYTES_MAX);
+    let request = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
+    for call in 1..=3 {
+        bench.client.send(Step::new(call, request), &content(1, 1 << 20));
+    }
+    bench.client.poll(1);
+    // The peer's window is open again.
+    for now in 1..10 {
+        bench.server.poll(now);
+    }
+    for call in 1..=3 {
+        bench.client.send_bare(Step::new(call, Parts::CANCEL));
+    }
+    bench.client.poll(2);
+    assert_eq!(provost_net::output_state(&stream).unwrap().unsent_bytes, 0);
 }
 
 /// What a client says of one call, without TLS, and the end that it was said to.
