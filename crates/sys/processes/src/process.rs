@@ -60,9 +60,15 @@ impl PeerProcess {
     /// The process at the other end of a socket. `pid` and `user` are what `SO_PEERCRED` says: where the kernel gives no
     /// pidfd for a socket, the number is opened, and must be of that user.
     pub fn at_socket(socket: impl AsFd, pid: i32, user: u32) -> io::Result<PeerProcess> {
-        if let Ok(pidfd) = peer_pidfd(socket) {
-            let pid = number_of(&pidfd)?;
-            return Ok(PeerProcess { pidfd, pid });
+        match peer_pidfd(socket) {
+            Ok(pidfd) => {
+                let pid = number_of(&pidfd)?;
+                return Ok(PeerProcess { pidfd, pid });
+            }
+            // A kernel that has pidfds for sockets, and none for this one, says that the process has ended. Another one may
+            // have its number by now.
+            Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => return Err(error),
+            Err(_) => {}
         }
         let number = Pid::from_raw(pid).filter(|_| pid > 0);
         let number = number.ok_or_else(|| io::Error::other("it is in another PID namespace"))?;
@@ -152,7 +158,8 @@ fn cgroup_of(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
     use std::process::Command;
 
     use super::*;
@@ -180,6 +187,29 @@ mod tests {
         // Its number may be another process's by now.
         assert!(process.facts().is_err());
         assert!(number_of(&process.pidfd).is_err());
+    }
+
+    #[test]
+    fn a_peer_that_has_ended_is_not_taken_for_the_process_that_has_its_number() {
+        const SOCKET: &str = "PROVOST_TEST_CONNECTS_TO";
+        let address = |name: &str| SocketAddr::from_abstract_name(name).unwrap();
+        if let Ok(name) = std::env::var(SOCKET) {
+            UnixStream::connect_addr(&address(&name)).unwrap();
+            return;
+        }
+        let name = format!("provost-test-{}", std::process::id());
+        let listener = UnixListener::bind_addr(&address(&name)).unwrap();
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .arg("a_peer_that_has_ended_is_not_taken")
+            .env(SOCKET, &name)
+            .status();
+        assert!(ended.unwrap().success());
+        let (socket, _) = listener.accept().unwrap();
+        // As if this process had got its number.
+        let (own, user) = (std::process::id() as i32, rustix::process::geteuid().as_raw());
+        let is_known = peer_pidfd(&socket).err().and_then(|error| error.raw_os_error());
+        let peer = PeerProcess::at_socket(&socket, own, user);
+        assert!(peer.is_err() || is_known == Some(libc::ENOPROTOOPT), "{peer:?}");
     }
 
     #[test]
