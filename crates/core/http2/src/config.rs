@@ -16,8 +16,11 @@ pub const HEADER_LIST_BYTES_MAX_DEFAULT: u32 = 16 << 10;
 pub const STREAM_QUEUE_BYTES_MAX_DEFAULT: usize = 256 << 10;
 /// A stream takes another call's chunks while fewer wait in its queue.
 pub const STREAM_QUEUE_CHUNKS_MAX: usize = 1_024;
-/// No head is taken and no DATA is scheduled while as many bytes wait for the carrier.
+/// No head is taken while as many bytes wait for the carrier.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// DATA are scheduled up to so many bytes that wait for the carrier: what one packet of segmentation offload has room for (64 KiB with
+/// all that stands before it). The rest would be a small packet of its own.
+pub const DATA_OUTPUT_BYTES_MAX: usize = 63 << 10;
 /// Answers to a peer that does not read them (acknowledgements, resets): when so many bytes wait beyond heads and DATA, no
 /// input is taken until they have left.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;

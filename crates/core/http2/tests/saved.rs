@@ -335,7 +335,7 @@ fn windows_of_new_settings_are_told_in_one_order() {
 /// The scripts of the property do what they are meant to: calls complete, and heads, bodies, trailers and resets come.
 #[test]
 fn scripts_reach_everything() {
-    let log: Vec<String> = (0..60).flat_map(|seed| TwoEnds::new(seed, None).run()).collect();
+    let log: Vec<String> = (0..90).flat_map(|seed| TwoEnds::new(seed, None).run()).collect();
     let parts = [
         "Request",
         "Interim",

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 
 use super::{DrainState, HeadKind, Http2Connection, PendingEvent, StreamEnd};
 use crate::config::{
-    EndpointRole, HEAD_BYTES_MAX, OUTPUT_BYTES_MAX, SETTINGS_UNACKNOWLEDGED_MAX, STREAM_QUEUE_CHUNKS_MAX,
+    DATA_OUTPUT_BYTES_MAX, EndpointRole, HEAD_BYTES_MAX, OUTPUT_BYTES_MAX, SETTINGS_UNACKNOWLEDGED_MAX,
+    STREAM_QUEUE_CHUNKS_MAX,
 };
 use crate::error::SendError;
 use crate::fields::FieldList;
-use crate::frame::{FRAME_BYTES_MIN, FrameKind, NUMBER_MAX, flags};
+use crate::frame::{FRAME_BYTES_MIN, FRAME_HEADER_BYTES, FrameKind, NUMBER_MAX, flags};
 use crate::output::DataChunk;
 use crate::settings::EndpointSettings;
 use crate::streams::{HalfState, Http2Stream, QueueEnd};
@@ -16,6 +17,8 @@ use crate::validate::{HeadFault, check_request, check_response, check_sent_value
 
 /// Bytes of one frame of DATA at most, however many the peer takes: streams have their turns.
 const DATA_BYTES_MAX: u32 = FRAME_BYTES_MIN;
+/// Room for a frame of DATA below which none is begun.
+const DATA_ROOM_BYTES_MIN: usize = 1_024;
 /// Lists that were sent and whose memory is kept, of all connections of a thread.
 const SPARE_LISTS_MAX: usize = 64;
 /// Memory of such a list, at most.
@@ -255,7 +258,7 @@ impl<C: DataChunk> Http2Connection<C> {
         self.begin_output(now_ns);
         self.send_windows();
         let mut turns = self.round.len();
-        while turns > 0 && self.output.bytes() < OUTPUT_BYTES_MAX {
+        while turns > 0 && self.output.bytes() + DATA_ROOM_BYTES_MIN <= DATA_OUTPUT_BYTES_MAX {
             turns -= 1;
             let Some(id) = self.round.pop_front() else { break };
             if self.turn(id, now_ns) {
@@ -270,7 +273,8 @@ impl<C: DataChunk> Http2Connection<C> {
         let Some(stream) = self.streams.get_mut(id) else {
             return false;
         };
-        let limit = self.peer.frame_bytes_max.min(DATA_BYTES_MAX) as usize;
+        let room = DATA_OUTPUT_BYTES_MAX.saturating_sub(self.output.bytes() + FRAME_HEADER_BYTES);
+        let limit = room.min(self.peer.frame_bytes_max.min(DATA_BYTES_MAX) as usize);
         let window = stream.send_window.room().min(self.send_window.room());
         let bytes = stream.queue_bytes.min(limit).min(window);
         let mut is_sent = bytes > 0;
