@@ -333,7 +333,11 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             return;
         }
         self.kept_bytes += bytes;
-        self.kept.insert(name, (status, response));
+        // A client that uses a number twice has given the first call up.
+        if let Some((_, replaced)) = self.kept.insert(name, (status, response)) {
+            self.kept_bytes -= replaced.len();
+            context.recycle(replaced);
+        }
         let _ = context.respond(handle, LARGE, &(bytes as u32).to_le_bytes());
     }
 
@@ -439,5 +443,64 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
         // What it said when it was dropped is not what the client is told.
         let _ = task.cell.take();
         self.finish(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use provost_datagram::{Config, Endpoint, Payload};
+
+    use super::*;
+    use crate::buffers::Buffers;
+    use crate::carrier::CarrierRef;
+    use crate::context::{Stage, Tables};
+    use crate::pending::Pending;
+
+    #[test]
+    fn a_response_that_is_kept_in_the_place_of_another_is_counted_alone() {
+        let config = Config {
+            secret: [1, 2],
+            ..Config::default()
+        };
+        let mut endpoint: Endpoint<u8> = Endpoint::new(config).unwrap();
+        let mut tables = Tables {
+            pending: Pending::default(),
+            buffers: Buffers::new(1 << 20),
+            sessions: HashSet::new(),
+            connecting: HashMap::new(),
+            stage: Stage::Open,
+        };
+        let mut context = Context {
+            carrier: CarrierRef::Software(&mut endpoint),
+            tables: &mut tables,
+            now_ns: 1,
+        };
+        let mut tasks = Tasks::<u8>::new((Vec::new(), None), Arc::default());
+        let session = SessionId::from_bits(1);
+        // A client that has no room for what it is told, fetches nothing, and gives all its calls one number.
+        let head = CallHead {
+            service: 0,
+            method: 0,
+            metadata_bytes: 0,
+            call: 7,
+            timeout_ns: 0,
+            response_bytes_max: 0,
+        };
+        let bytes = head.encode();
+        for slot in 0..3 {
+            let mut request = Request {
+                handle: RequestHandle::new(session, slot, 1),
+                request_type: format::CALL,
+                payload: Payload::Borrowed(&bytes),
+            };
+            tasks.begin(&mut context, &mut request);
+        }
+        let kept: Vec<usize> = tasks.kept.values().map(|(_, response)| response.len()).collect();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(tasks.kept_bytes, kept[0]);
+        tasks.session_ended(&mut context, session);
+        assert_eq!((tasks.kept_bytes, tasks.kept.len()), (0, 0));
     }
 }
