@@ -9,7 +9,7 @@ use provost_datagram::MsgBuf;
 const CLASSES: usize = 33;
 /// The least that is allocated, in bytes.
 const CAPACITY_MIN: usize = 64;
-/// Buffers on their way home at most.
+/// Buffers of either origin on their way home at most.
 pub(crate) const HOMECOMING_MAX: usize = 4096;
 
 /// Buffers kept for the next use, by the power of two that is their capacity.
@@ -25,7 +25,10 @@ pub(crate) struct Buffers {
 
 /// Where buffers wait that come home from requests that the program kept.
 #[derive(Debug)]
-pub(crate) struct Home(ArrayQueue<Homecoming>);
+pub(crate) struct Home {
+    of_endpoint: ArrayQueue<MsgBuf>,
+    of_buffers: ArrayQueue<MsgBuf>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Homecoming {
@@ -43,19 +46,34 @@ pub(crate) enum Origin {
 }
 
 impl Home {
-    /// Takes a buffer. Those of the endpoint always find room, for no more are given away.
+    fn new() -> Self {
+        Self {
+            of_endpoint: ArrayQueue::new(HOMECOMING_MAX),
+            of_buffers: ArrayQueue::new(HOMECOMING_MAX),
+        }
+    }
+
+    /// Takes a buffer. Those of the endpoint always find room, for no more are given away; of the others what finds none is freed.
     pub(crate) fn come(&self, homecoming: Homecoming) {
-        let _ = self.0.push(homecoming);
+        let _ = match homecoming.origin {
+            Origin::Endpoint => self.of_endpoint.push(homecoming.buffer),
+            Origin::Buffers => self.of_buffers.push(homecoming.buffer),
+        };
     }
 
     #[inline]
     pub(crate) fn pop(&self) -> Option<Homecoming> {
-        self.0.pop()
+        let come = |buffer, origin| Homecoming { buffer, origin };
+        let of_endpoint = self
+            .of_endpoint
+            .pop()
+            .map(|buffer| come(buffer, Origin::Endpoint));
+        of_endpoint.or_else(|| Some(come(self.of_buffers.pop()?, Origin::Buffers)))
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.of_endpoint.is_empty() && self.of_buffers.is_empty()
     }
 }
 
@@ -65,7 +83,7 @@ impl Buffers {
             free: [const { Vec::new() }; CLASSES],
             bytes: 0,
             bytes_max,
-            home: Arc::new(Home(ArrayQueue::new(2 * HOMECOMING_MAX))),
+            home: Arc::new(Home::new()),
             away: 0,
         }
     }
@@ -113,5 +131,22 @@ mod tests {
         assert_eq!(buffers.bytes, 0);
         buffers.keep(MsgBuf::with_capacity(20_000));
         assert_eq!(buffers.bytes, 0, "more than may be kept");
+    }
+
+    #[test]
+    fn buffers_of_the_endpoint_come_home_however_many_others_do() {
+        let buffers = Buffers::new(0);
+        let come = |origin| {
+            buffers.home.come(Homecoming {
+                buffer: MsgBuf::with_capacity(CAPACITY_MIN),
+                origin,
+            });
+        };
+        (0..3 * HOMECOMING_MAX).for_each(|_| come(Origin::Buffers));
+        (0..HOMECOMING_MAX).for_each(|_| come(Origin::Endpoint));
+        let home = std::iter::from_fn(|| buffers.home.pop());
+        let of_endpoint = home.filter(|homecoming| homecoming.origin == Origin::Endpoint);
+        assert_eq!(of_endpoint.count(), HOMECOMING_MAX);
+        assert!(buffers.home.is_empty());
     }
 }
