@@ -81,6 +81,42 @@ struct State {
     writer: Option<Waker>,
 }
 
+impl State {
+    /// With all of both windows.
+    fn new() -> State {
+        State {
+            arrivals: VecDeque::new(),
+            egress_events: VecDeque::new(),
+            send_window: STREAM_WINDOW_BYTES.into(),
+            receive_window: STREAM_WINDOW_BYTES.into(),
+            pending_bytes: 0,
+            granted_bytes: 0,
+            has_last: false,
+            has_single: false,
+            is_over: false,
+            reader: None,
+            writer: None,
+        }
+    }
+
+    /// What was read becomes granted if it is as much as is worth telling; says whether it has.
+    fn count_read(&mut self, cost_bytes: u32) -> bool {
+        self.pending_bytes = self.pending_bytes.saturating_add(cost_bytes);
+        let least_bytes = if self.arrivals.is_empty() {
+            PENDING_IDLE_BYTES
+        } else {
+            PENDING_BYTES
+        };
+        if self.is_over || self.pending_bytes < least_bytes {
+            return false;
+        }
+        // A peer may count a message as more than any window has.
+        let read_bytes = std::mem::take(&mut self.pending_bytes);
+        self.granted_bytes = self.granted_bytes.saturating_add(read_bytes);
+        true
+    }
+}
+
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ready").field("ends", &self.cells.len()).finish()
@@ -135,19 +171,7 @@ impl Cell {
             codec: new.codec,
             ready: ready.clone(),
             is_queued: AtomicBool::new(false),
-            state: Mutex::new(State {
-                arrivals: VecDeque::new(),
-                egress_events: VecDeque::new(),
-                send_window: STREAM_WINDOW_BYTES.into(),
-                receive_window: STREAM_WINDOW_BYTES.into(),
-                pending_bytes: 0,
-                granted_bytes: 0,
-                has_last: false,
-                has_single: false,
-                is_over: false,
-                reader: None,
-                writer: None,
-            }),
+            state: Mutex::new(State::new()),
         })
     }
 
@@ -331,20 +355,13 @@ impl Cell {
         }
     }
 
-    /// What is pending to the sender becomes granted if it is at least so much.
+    /// What was read is told to the sender, now or later.
     fn owe(self: &Arc<Self>, mut state: MutexGuard<'_, State>, cost_bytes: u32) {
-        state.pending_bytes = state.pending_bytes.saturating_add(cost_bytes);
-        let least_bytes = if state.arrivals.is_empty() {
-            PENDING_IDLE_BYTES
-        } else {
-            PENDING_BYTES
-        };
-        if state.is_over || state.pending_bytes < least_bytes {
-            return;
-        }
-        state.granted_bytes += std::mem::take(&mut state.pending_bytes);
+        let is_due = state.count_read(cost_bytes);
         drop(state);
-        self.queue();
+        if is_due {
+            self.queue();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -471,4 +488,17 @@ pub(super) fn batch_of<A: Address, S>(
         room = wanted.max(together);
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_counts_a_message_as_much_as_it_can_is_granted_as_much() {
+        let mut state = State::new();
+        assert!(state.count_read(PENDING_IDLE_BYTES));
+        assert!(state.count_read(u32::MAX));
+        assert_eq!(state.granted_bytes, u32::MAX);
+    }
 }
