@@ -66,7 +66,7 @@ pub struct Config {
     pub sessions_max: usize,
     /// Calls of one session that may wait for a slot.
     pub backlog_calls_max: usize,
-    /// Bytes of a request that this end takes.
+    /// Bytes of a request that this end takes. One of several packets is no larger than the largest power of two in `assembly_bytes_max`.
     pub message_bytes_max: u32,
     /// Bytes of all requests of several packets that are being received, or not given back yet.
     pub assembly_bytes_max: usize,
@@ -221,6 +221,17 @@ impl Config {
             Security::Plain => head_bytes,
             Security::Sealed(_) => head_bytes + SEAL_BYTES,
         }
+    }
+
+    /// Bytes of the largest message for which there can be room: one of several packets takes a buffer, whose size is a power of two.
+    pub(crate) fn message_bytes_taken(&self) -> u32 {
+        let buffer_bytes_max = self
+            .assembly_bytes_max
+            .checked_ilog2()
+            .map_or(0, |shift| 1 << shift);
+        let whole_bytes_max = self.packet_bytes_max.saturating_sub(self.overhead_bytes());
+        let possible = u32::try_from(whole_bytes_max.max(buffer_bytes_max)).unwrap_or(u32::MAX);
+        self.message_bytes_max.min(possible)
     }
 
     /// Whether this end can put messages into small packets: where its packets are larger than that, and small ones can number the

@@ -273,6 +273,7 @@ pub(crate) struct Shared<A> {
 
 impl<A: Copy> Shared<A> {
     pub(crate) fn new(mut config: Config) -> Self {
+        config.message_bytes_max = config.message_bytes_taken();
         let keyring = match &mut config.security {
             Security::Plain => None,
             Security::Sealed(sealing) => {

@@ -145,3 +145,13 @@ fn what_is_paced_slower_than_time_runs_out_is_not_taken_for_lost() {
     assert!(client.packets_paced > 0 && client.timeouts == 0, "{client:?}");
     assert_eq!(client.packets_resent, 0);
 }
+
+#[test]
+fn a_server_takes_no_larger_requests_than_it_can_put_together() {
+    let mut network = Network::new();
+    let session = network.ends[CLIENTS[0]].connect(network.now_ns, SERVER).unwrap();
+    network.run(SECOND_NS / 100);
+    let bytes_max = network.ends[CLIENTS[0]].request_bytes_max(session);
+    // Of so much memory a buffer can have the largest power of two.
+    assert_eq!(bytes_max, Some(128 << 10));
+}
