@@ -33,6 +33,12 @@ pub enum FitError {
     /// There is nothing to fit.
     #[error("the profile has no observations: take one with `provost insight profile`")]
     Empty,
+    /// There are sums of all components alone.
+    #[error(
+        "the profile has sums of all components and none by itself: take it where the kernel grants tracing (`provost insight doctor` \
+         says what is missing), or of Envoy by its access log"
+    )]
+    SumsAlone,
     /// There is, but of no round is everything there.
     #[error("the profile is partial, and no round is whole ({0}): take it anew")]
     NoWholeRound(String),
@@ -84,6 +90,7 @@ pub fn fit(profile: &Profile) -> Result<FitSection, FitError> {
     if groups.is_empty() {
         return Err(match &profile.partial {
             Some(reason) if !profile.observations.is_empty() => FitError::NoWholeRound(reason.clone()),
+            _ if profile.observations.is_empty() && !profile.totals.is_empty() => FitError::SumsAlone,
             _ => FitError::Empty,
         });
     }
@@ -738,5 +745,8 @@ mod tests {
         let mut profile = profile(|_, _| 5.0, 0.01, 1);
         profile.observations.clear();
         assert_eq!(fit(&profile), Err(FitError::Empty));
+        let sums = crate::synthetic::synthetic_profile(&crate::synthetic::SyntheticProxy::example(), 1, 1);
+        profile.totals = sums.totals;
+        assert_eq!(fit(&profile), Err(FitError::SumsAlone));
     }
 }

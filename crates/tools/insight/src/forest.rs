@@ -45,6 +45,8 @@ pub struct ForestPrediction {
     pub traces: usize,
     /// Calls in them.
     pub calls: usize,
+    /// Calls that pass proxies with sizes or at a rate beyond what was profiled.
+    pub extrapolated_calls: usize,
     /// Added latency of a trace, over traces.
     pub added_us: Vec<ShareFigure>,
     /// Processor time of a trace, over traces.
@@ -77,6 +79,7 @@ pub fn predict_forest(
     let mut cpu = vec![Vec::with_capacity(forest.trees.len()); draws];
     let mut sums = vec![(0.0, 0.0); draws];
     let mut path = CriticalPath::default();
+    let mut extrapolated_calls = 0;
     for tree in &forest.trees {
         sums.fill((0.0, 0.0));
         path.find(tree);
@@ -92,7 +95,9 @@ pub fn predict_forest(
                 call.request_bytes.unwrap_or(options.request_bytes),
                 call.response_bytes.unwrap_or(options.response_bytes),
             );
-            for (sum, cost) in sums.iter_mut().zip(costs.of(load)?) {
+            let cost = costs.of(load)?;
+            extrapolated_calls += usize::from(cost.is_extrapolated);
+            for (sum, cost) in sums.iter_mut().zip(&cost.draws) {
                 sum.0 += passages * on_path * cost.0;
                 sum.1 += passages * cost.1;
             }
@@ -106,6 +111,7 @@ pub fn predict_forest(
         setup: setup.name.clone(),
         traces: forest.trees.len(),
         calls: forest.trees.iter().map(|tree| tree.calls.len()).sum(),
+        extrapolated_calls,
         added_us: share_figures(added),
         cpu_us: share_figures(cpu),
         draws: draws - 1,
@@ -128,22 +134,26 @@ fn share_figures(mut by_draw: Vec<Vec<f64>>) -> Vec<ShareFigure> {
         .collect()
 }
 
-/// Latency and processor time of one passage, in each draw.
-type DrawnCost = Vec<(f64, f64)>;
+/// What one passage costs.
+struct PassageCost {
+    /// Latency and processor time, in each draw.
+    draws: Vec<(f64, f64)>,
+    is_extrapolated: bool,
+}
 
 struct CallCosts<'a> {
     model: &'a ProfileModel,
     setup: &'a MeshSetup,
     options: &'a ForestOptions,
     draws: usize,
-    known: HashMap<(Protocol, u64, u64), DrawnCost>,
+    known: HashMap<(Protocol, u64, u64), PassageCost>,
 }
 
 impl CallCosts<'_> {
     fn of(
         &mut self,
         (protocol, request_bytes, response_bytes): (Protocol, f64, f64),
-    ) -> Result<&DrawnCost, ModelError> {
+    ) -> Result<&PassageCost, ModelError> {
         let key = (protocol, request_bytes.to_bits(), response_bytes.to_bits());
         if !self.known.contains_key(&key) {
             // Sizes that differ in every call must not fill the memory.
@@ -162,9 +172,12 @@ impl CallCosts<'_> {
         protocol: Protocol,
         request_bytes: f64,
         response_bytes: f64,
-    ) -> Result<DrawnCost, ModelError> {
+    ) -> Result<PassageCost, ModelError> {
         if self.setup.placement == ProxyPlacement::Absent {
-            return Ok(vec![(0.0, 0.0); self.draws]);
+            return Ok(PassageCost {
+                draws: vec![(0.0, 0.0); self.draws],
+                is_extrapolated: false,
+            });
         }
         let load = PassageLoad {
             protocol,
@@ -177,13 +190,15 @@ impl CallCosts<'_> {
             rate_per_s: self.options.rate_per_s,
         };
         let components = self.model.passage_costs(&load, &self.setup.changes)?;
-        Ok((0..self.draws)
-            .map(|draw| {
-                components.iter().fold((0.0, 0.0), |(latency, cpu), (_, costs)| {
-                    (latency + costs[draw].latency_us, cpu + costs[draw].cpu_us)
-                })
+        let whole = |draw: usize| {
+            components.iter().fold((0.0, 0.0), |(latency, cpu), (_, costs)| {
+                (latency + costs[draw].latency_us, cpu + costs[draw].cpu_us)
             })
-            .collect())
+        };
+        Ok(PassageCost {
+            draws: (0..self.draws).map(whole).collect(),
+            is_extrapolated: !self.model.beyond_observed(&load, &self.setup.changes).is_empty(),
+        })
     }
 }
 
@@ -252,9 +267,17 @@ mod tests {
 
     /// What a mesh with such proxies costs these traces, by a profile that is known beforehand.
     fn predicted(forest: &TraceForest, placement: ProxyPlacement) -> ForestPrediction {
+        predicted_with(forest, placement, &OPTIONS)
+    }
+
+    fn predicted_with(
+        forest: &TraceForest,
+        placement: ProxyPlacement,
+        options: &ForestOptions,
+    ) -> ForestPrediction {
         let profile = synthetic_profile(&SyntheticProxy::example(), 5, 1);
         let model = ProfileModel::new(&profile, MachineMatch::Same, 20, 1).unwrap();
-        predict_forest(forest, &model, &MeshSetup::new("m", placement), &OPTIONS).unwrap()
+        predict_forest(forest, &model, &MeshSetup::new("m", placement), options).unwrap()
     }
 
     #[test]
@@ -300,5 +323,28 @@ t,1040,0.3,a,rpc,d,i,10
         );
         let none = predicted(&forest, ProxyPlacement::Absent);
         assert!(none.cpu_us.iter().all(|one| one.figure.value == 0.0));
+    }
+
+    #[test]
+    fn calls_beyond_the_profile_are_counted() {
+        let forest = forest(&synthetic_alibaba_rows(30, 5.0, 7));
+        // Profiled to 5,000 calls a second, and to 64 KiB.
+        let faster = ForestOptions {
+            rate_per_s: 9000.0,
+            ..OPTIONS
+        };
+        let larger = ForestOptions {
+            response_bytes: 1e6,
+            ..OPTIONS
+        };
+        let count = |placement, options: &ForestOptions| predicted_with(&forest, placement, options);
+        let within = count(ProxyPlacement::Sidecars, &OPTIONS);
+        assert_eq!(within.extrapolated_calls, 0);
+        for options in [faster, larger] {
+            let beyond = count(ProxyPlacement::Sidecars, &options);
+            assert_eq!(beyond.extrapolated_calls, beyond.calls);
+            let absent = count(ProxyPlacement::Absent, &options);
+            assert_eq!(absent.extrapolated_calls, 0);
+        }
     }
 }

@@ -22,6 +22,8 @@ use draws::{Resampling, drawn_component, message_ratios};
 
 /// At most so many draws are made.
 pub const DRAWS_MAX: usize = 2_000;
+/// Where a distribution of sizes is looked at: the middles of eight parts.
+const SIZE_SHARES: [f64; 8] = [0.0625, 0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125, 0.9375];
 /// The 95th percentile of the normal distribution.
 const NORMAL_95: f64 = 1.645;
 
@@ -66,6 +68,16 @@ pub enum ModelError {
         /// What was asked for.
         protocol: Protocol,
         known: String,
+    },
+    /// The profile knows filters of a protocol, and not what they run in.
+    #[error(
+        "the profile of {proxy} has nothing for {protocol} but what filters add; without the proxy's own components the cost would be \
+         too low by all of them: take it where the kernel grants tracing (`provost insight doctor` says what is missing)"
+    )]
+    FiltersAlone {
+        proxy: String,
+        /// What was asked for.
+        protocol: Protocol,
     },
     /// The profile does not know a filter.
     #[error(
@@ -210,16 +222,15 @@ impl DrawnFunction {
     /// The mean of the terms over the sizes that there are. A rate below all that were observed is taken for the lowest: a
     /// line over rates is not followed down to where nothing was seen.
     fn mean_terms(&self, size: Amount, rate_per_s: f64) -> Vec<f64> {
-        const SHARES: [f64; 8] = [0.0625, 0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125, 0.9375];
         let rate_per_s = rate_per_s.max(self.shape.observed.rate_per_s_min);
         let Amount::Spread(_) = size else {
             return self.shape.terms_at(size.mean(), rate_per_s);
         };
         let mut mean = vec![0.0; self.shape.coefficients.len()];
-        for share in SHARES {
+        for share in SIZE_SHARES {
             let terms = self.shape.terms_at(size.at(share), rate_per_s);
             for (sum, term) in mean.iter_mut().zip(terms) {
-                *sum += term / SHARES.len() as f64;
+                *sum += term / SIZE_SHARES.len() as f64;
             }
         }
         mean
@@ -430,6 +441,15 @@ impl ProfileModel {
                 known: known.into_iter().collect::<Vec<_>>().join(", "),
             });
         }
+        if components
+            .iter()
+            .all(|component| matches!(component, Component::Filter(_)))
+        {
+            return Err(ModelError::FiltersAlone {
+                proxy: self.proxy.clone(),
+                protocol: load.protocol,
+            });
+        }
         for filter in &load.filters {
             if !components.contains(&Component::Filter(filter.clone())) {
                 return Err(self.no_filter(filter, load.protocol, &components));
@@ -525,16 +545,16 @@ const BEYOND_SHARE: f64 = 0.05;
 fn beyond(function: &PiecewiseFunction, size: Amount, rate_per_s: f64) -> Vec<String> {
     let observed = &function.observed;
     let mut found = Vec::new();
-    let mean = size.mean();
-    if mean > observed.size_bytes_max * (1.0 + BEYOND_SHARE) {
+    let [least, .., most] = SIZE_SHARES.map(|share| size.at(share));
+    if most > observed.size_bytes_max * (1.0 + BEYOND_SHARE) {
         found.push(format!(
-            "{mean:.0} B, profiled to {:.0} B",
+            "{most:.0} B, profiled to {:.0} B",
             observed.size_bytes_max
         ));
     }
-    if mean < observed.size_bytes_min * (1.0 - BEYOND_SHARE) {
+    if least < observed.size_bytes_min * (1.0 - BEYOND_SHARE) {
         found.push(format!(
-            "{mean:.0} B, profiled from {:.0} B",
+            "{least:.0} B, profiled from {:.0} B",
             observed.size_bytes_min
         ));
     }

@@ -191,3 +191,45 @@ fn loads_beyond_the_profile_are_named() {
     };
     assert_eq!(model.beyond_observed(&large, &ProxyChanges::default()).len(), 2);
 }
+
+#[test]
+fn a_profile_of_filters_alone_predicts_nothing() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 3, 1);
+    profile
+        .observations
+        .retain(|one| matches!(one.component, Component::Filter(_)));
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 0, 1).unwrap();
+    for filters in [vec![], vec!["lua".to_owned()]] {
+        let load = PassageLoad { filters, ..load() };
+        let refused = model.passage_costs(&load, &ProxyChanges::default()).unwrap_err();
+        assert!(matches!(refused, ModelError::FiltersAlone { .. }), "{refused}");
+        assert!(refused.to_string().contains("doctor"), "{refused}");
+    }
+}
+
+#[test]
+fn sizes_are_extrapolated_where_their_largest_are_though_their_mean_is_not() {
+    let model = ProfileModel::new(
+        &synthetic_profile(&SyntheticProxy::example(), 3, 1),
+        MachineMatch::Same,
+        0,
+        1,
+    )
+    .unwrap();
+    let beyond = |p99| {
+        let request_bytes = Amount::Spread(crate::acg::SpreadQuantiles {
+            p10: 100.0,
+            p50: 100.0,
+            p90: 1000.0,
+            p99,
+        });
+        assert!(request_bytes.mean() < 20_000.0);
+        let load = PassageLoad {
+            request_bytes,
+            ..load()
+        };
+        model.beyond_observed(&load, &ProxyChanges::default())
+    };
+    assert_eq!(beyond(60_000.0), [""; 0]);
+    assert_eq!(beyond(300_000.0), ["125583 B, profiled to 65536 B"]);
+}

@@ -248,12 +248,21 @@ impl TableBuilder<'_> {
         for request in &self.graph.requests {
             for call in &request.calls {
                 for end in self.proxies(call) {
-                    let instances = self.graph.services[end].instances;
-                    rates[self.proxy_of(end)] += request.rate_per_s * call.expected / instances;
+                    rates[self.proxy_of(end)] += request.rate_per_s * call.expected / self.sharing(end);
                 }
             }
         }
         rates
+    }
+
+    /// How many proxies share the calls of a service: one for each instance, but those on one node have its proxy.
+    fn sharing(&self, service: usize) -> f64 {
+        let is_named = !self.graph.source.services[service].node.is_empty();
+        if self.setup.placement == ProxyPlacement::PerNode && is_named {
+            1.0
+        } else {
+            self.graph.services[service].instances
+        }
     }
 
     fn call(
@@ -273,7 +282,7 @@ impl TableBuilder<'_> {
         for owner in self.proxies(call) {
             let load = self.load(call, owner, table);
             let passage = self
-                .passage(call, owner, &load, seen, &mut random)
+                .passage(call, owner, &load, times_made(call, seen), &mut random)
                 .map_err(|error| PredictError::Model {
                     place: format!("request \"{}\", call \"{}\"", request.name, call.id),
                     error,
@@ -338,12 +347,12 @@ impl TableBuilder<'_> {
         call: &CallNode,
         owner: usize,
         load: &PassageLoad,
-        seen: u64,
+        made: f64,
         random: &mut SeededRandom,
     ) -> Result<ProxyPassage, crate::model::ModelError> {
         let mut components = self.model.passage_costs(load, &self.setup.changes)?;
-        if seen > 0 && is_spread(call) {
-            let errors = size_errors(call, seen, self.model.draw_count(), random);
+        if made > 0.0 && is_spread(call) {
+            let errors = size_errors(call, made, self.model.draw_count(), random);
             self.move_sizes(&mut components, load, &errors)?;
         }
         let sum = |draw: usize, part: fn(&ComponentCost) -> f64| {
@@ -402,15 +411,24 @@ fn is_spread(call: &CallNode) -> bool {
     call.request_bytes.deviation() > 0.0 || call.response_bytes.deviation() > 0.0
 }
 
+/// How often a call was made while the one around it was seen so often: what it was like is known from these. Once at least, or it would
+/// not be in the graph.
+fn times_made(call: &CallNode, seen: u64) -> f64 {
+    match seen {
+        0 => 0.0,
+        _ => (seen as f64 * call.probability * call.repeats).max(1.0),
+    }
+}
+
 /// By what share the mean sizes are off in each draw; not at all in the first.
-fn size_errors(call: &CallNode, seen: u64, draws: usize, random: &mut SeededRandom) -> Vec<f64> {
+fn size_errors(call: &CallNode, made: f64, draws: usize, random: &mut SeededRandom) -> Vec<f64> {
     let mean = call.request_bytes.mean() + call.response_bytes.mean();
     let deviation = call
         .request_bytes
         .deviation()
         .hypot(call.response_bytes.deviation());
     let share = if mean > 0.0 {
-        deviation / mean / (seen as f64).sqrt()
+        deviation / mean / made.sqrt()
     } else {
         0.0
     };
@@ -440,17 +458,63 @@ fn drawn_call(call: &CallNode, seen: u64, random: &mut SeededRandom) -> DrawnCal
             app_factor: 1.0,
         };
     }
-    let root = (seen as f64).sqrt();
+    let times = times_made(call, seen);
     let mean = call.app_us.mean();
     let app_error = if mean > 0.0 {
-        call.app_us.deviation() / mean / root
+        call.app_us.deviation() / mean / times.sqrt()
     } else {
         0.0
     };
     DrawnCall {
         probability: random.binomial_share(seen, call.probability),
-        // Repeats beyond the first are taken to scatter like a Poisson count.
-        repeats: (call.repeats + (call.repeats - 1.0).max(0.0).sqrt() / root * random.normal()).max(1.0),
+        // Repeats beyond the first are taken to scatter like a Poisson count, each time that the call is made.
+        repeats: (call.repeats
+            + ((call.repeats - 1.0).max(0.0) * call.repeats / times).sqrt() * random.normal())
+        .max(1.0),
         app_factor: (1.0 + app_error * random.normal()).max(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acg::AnnotatedGraph;
+
+    /// A call of 1,000 requests seen, made so often.
+    fn call(more: &str) -> CallNode {
+        let text = format!(
+            "{{format: provost-insight-acg, version: 1, services: [{{name: a}}], requests: [{{name: r, rate_per_s: 1, calls: [\
+             {{id: x, to: a}}, {{id: y, from: x, to: a, app_us: {{p10: 50, p50: 100, p90: 150, p99: 170}}, {more}}}]}}]}}"
+        );
+        let graph = CallGraph::new(AnnotatedGraph::parse(&text).unwrap()).unwrap();
+        graph.requests[0].calls[1].clone()
+    }
+
+    fn deviation(values: &[f64]) -> f64 {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let squares = values.iter().map(|value| (value - mean).powi(2));
+        (squares.sum::<f64>() / values.len() as f64).sqrt()
+    }
+
+    #[test]
+    fn a_call_is_known_from_the_times_that_it_was_made() {
+        let mut random = SeededRandom::new(1);
+        let mut spread = |more: &str| {
+            let call = call(more);
+            let draws: Vec<DrawnCall> = (0..4000).map(|_| drawn_call(&call, 1000, &mut random)).collect();
+            let app: Vec<f64> = draws.iter().map(|one| one.app_factor).collect();
+            let repeats: Vec<f64> = draws.iter().map(|one| one.repeats).collect();
+            (deviation(&app), deviation(&repeats))
+        };
+        let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.1;
+        let (always, _) = spread("probability: 1");
+        let (seldom, _) = spread("probability: 0.01");
+        let (often, repeats) = spread("probability: 1, repeats: 5");
+        assert!(near(seldom / always, 10.0), "{seldom} {always}");
+        assert!(near(always / often, 5f64.sqrt()), "{always} {often}");
+        // Four more than the first, a thousand times.
+        assert!(near(repeats, (4.0f64 / 1000.0).sqrt()), "{repeats}");
+        let (_, seldom) = spread("probability: 0.01, repeats: 5");
+        assert!(near(seldom, (4.0f64 / 10.0).sqrt()), "{seldom}");
     }
 }

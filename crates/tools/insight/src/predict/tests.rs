@@ -328,10 +328,8 @@ requests:
     let beyond = |placement| beyond_of(text, placement);
     let of_a = ("a".to_owned(), "8000 calls/s, profiled to 5000".to_owned());
     assert_eq!(beyond(ProxyPlacement::Sidecars), [of_a.clone(), of_a.clone()]);
-    assert_eq!(
-        beyond(ProxyPlacement::PerNode),
-        [of_a.clone(), ("b".to_owned(), of_a.1.clone())]
-    );
+    let of_node = [of_a.clone(), ("b".to_owned(), of_a.1.clone())];
+    assert_eq!(beyond(ProxyPlacement::PerNode), of_node);
     assert_eq!(beyond(ProxyPlacement::BeforeServices), []);
     // A call that is made every other time counts half, and instances share what comes.
     let halved = text.replace("from: x,", "from: x, probability: 0.5,");
@@ -339,6 +337,9 @@ requests:
     assert_eq!(beyond_of(&halved, ProxyPlacement::Sidecars), [of_a.clone(), of_a]);
     let shared = halved.replace("{name: a,", "{name: a, instances: 2,");
     assert_eq!(beyond_of(&shared, ProxyPlacement::Sidecars), []);
+    // Instances on one node have one proxy there.
+    let shared = text.replace("{name: a,", "{name: a, instances: 2,");
+    assert_eq!(beyond_of(&shared, ProxyPlacement::PerNode), of_node);
 }
 
 #[test]

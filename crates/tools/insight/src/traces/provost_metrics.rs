@@ -22,6 +22,12 @@ pub enum MetricsError {
         line: usize,
         text: String,
     },
+    /// The earlier reading is not of the same counters, or not the earlier one.
+    #[error(
+        "{method} has fewer calls than in the earlier reading: was the node started anew between them, or are the two the wrong way \
+         round? take both again"
+    )]
+    WentBack { method: String },
     /// Nothing that the policy `metrics` counts is in it.
     #[error("no calls in it: is a policy of the kind metrics attached on the node?")]
     Empty,
@@ -53,6 +59,14 @@ pub fn apply_metrics(
         .unwrap_or_default();
     if now.is_empty() {
         return Err(MetricsError::Empty);
+    }
+    let went_back = |(method, counts): &(&String, &MethodCounts)| {
+        let known = before.get(*method);
+        known.is_some_and(|before| counts.started < before.started || counts.ended < before.ended)
+    };
+    if let Some((method, _)) = now.iter().find(went_back) {
+        let method = method.chars().take(200).collect();
+        return Err(MetricsError::WentBack { method });
     }
     let since = |method: &str| {
         let (now, before) = (now.get(method)?, before.get(method).copied().unwrap_or_default());
@@ -175,6 +189,17 @@ requests: [{name: r, rate_per_s: 1, calls: [{id: x, to: kv, operation: kv.Kv/Get
         let earlier = METRICS.replace(" 300\n", " 100\n");
         apply_metrics(&mut graph, METRICS, Some((&earlier, 10.0))).unwrap();
         assert_eq!(graph.requests[0].rate_per_s, 20.0);
+    }
+
+    #[test]
+    fn counters_that_went_back_are_refused() {
+        let before = graph();
+        let mut graph = before.clone();
+        let earlier = METRICS.replace(" 300\n", " 500\n");
+        let refused = apply_metrics(&mut graph, METRICS, Some((&earlier, 10.0)));
+        let method = "kv.Kv/Get".to_owned();
+        assert_eq!(refused, Err(MetricsError::WentBack { method }));
+        assert_eq!(graph, before);
     }
 
     #[test]
