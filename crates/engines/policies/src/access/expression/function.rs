@@ -3,7 +3,6 @@
 use cel::common::ast::operators;
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue};
 use cel::parser::Expression as Tree;
-use regex::RegexBuilder;
 
 use super::check::{Checker, Term, TypedNode, holds_messages};
 use super::constant::{Constant, ConstantSet};
@@ -17,9 +16,6 @@ use super::node::{
 };
 use super::time::{ClockOffset, DayPart};
 use super::value::Val;
-
-/// Memory that a compiled pattern may take, in bytes.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 const FUNCTIONS: [&str; 17] = [
     "size",
@@ -374,10 +370,7 @@ impl Checker<'_> {
                 "it is compiled once, when the policy is attached",
             ));
         };
-        let compiled = RegexBuilder::new(literal.inner())
-            .size_limit(PATTERN_BYTES_MAX)
-            .dfa_size_limit(PATTERN_BYTES_MAX)
-            .build();
+        let compiled = self.source.pattern(literal.inner(), self.scope.runtime);
         let regex = compiled.map_err(|error| {
             let text = error.to_string();
             let reason = text
@@ -390,7 +383,7 @@ impl Checker<'_> {
         })?;
         Ok(TypedNode::node(
             ExpressionKind::Bool,
-            CheckedNode::Matches(Box::new(text), Box::new(regex)),
+            CheckedNode::Matches(Box::new(text), regex),
         ))
     }
 

@@ -31,7 +31,7 @@ pub(crate) enum CheckedNode {
     Negate(Box<CheckedNode>),
     Convert(Conversion, Box<CheckedNode>),
     Text(TextTest, Box<[CheckedNode; 2]>),
-    Matches(Box<CheckedNode>, Box<Regex>),
+    Matches(Box<CheckedNode>, Arc<Regex>),
     /// Of a string in characters, of bytes in bytes.
     Length(Box<CheckedNode>),
     /// Elements of a list, pairs of a map, or bytes of a bytes field: known without looking at any of them.

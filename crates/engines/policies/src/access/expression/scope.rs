@@ -22,6 +22,8 @@ pub struct Scope {
     /// What does not change on the datapath, by its name with dots.
     pub(crate) constants: BTreeMap<&'static str, Constant>,
     pub(crate) lists: Arc<BTreeMap<String, Arc<ValueList>>>,
+    /// The runtime whose thread evaluates.
+    pub(crate) runtime: usize,
 }
 
 impl Scope {
@@ -44,6 +46,7 @@ impl Scope {
             package: package.to_owned(),
             constants: constants(datapath_context, method),
             lists,
+            runtime: datapath_context.runtime,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Text and its syntax tree.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cel::common::ast::{EntryExpr, Expr, SourceInfo};
 use cel::parser::{Expression as Tree, Parser};
+use regex::{Regex, RegexBuilder};
 
 use super::error::ExpressionError;
 use super::{Expression, Scope, check};
@@ -16,6 +19,8 @@ pub const EXPRESSION_DEPTH_MAX: usize = 64;
 const PARSER_STACK_BYTES: usize = 64 << 20;
 /// Open brackets and prefix operators in a text, at most: what makes the parser recurse.
 const OPEN_MAX: usize = 64;
+/// Memory that a compiled pattern may take, in bytes.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// An expression's text, whose syntax is right. It can be compiled for many methods.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub struct Source {
     pub(crate) text: String,
     pub(crate) tree: Tree,
     places: SourceInfo,
+    /// Patterns in it that were compiled, each with the runtime whose thread matches with it.
+    patterns: Mutex<BTreeMap<(String, usize), Arc<Regex>>>,
 }
 
 impl Source {
@@ -58,6 +65,27 @@ impl Source {
         check::compile(self, scope)
     }
 
+    /// A pattern in it, compiled once for however many methods and datapaths of a runtime. Those of another runtime share the program,
+    /// and not the memory in which one thread at a time matches.
+    pub(crate) fn pattern(&self, pattern: &str, runtime: usize) -> Result<Arc<Regex>, regex::Error> {
+        let mut patterns = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (pattern.to_owned(), runtime);
+        if let Some(known) = patterns.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let elsewhere = patterns.iter().find(|((known, _), _)| known == pattern);
+        let compiled = match elsewhere {
+            Some((_, known)) => Regex::clone(known),
+            None => RegexBuilder::new(pattern)
+                .size_limit(PATTERN_BYTES_MAX)
+                .dfa_size_limit(PATTERN_BYTES_MAX)
+                .build()?,
+        };
+        let compiled = Arc::new(compiled);
+        patterns.insert(key, Arc::clone(&compiled));
+        Ok(compiled)
+    }
+
     /// Where a node of the tree is in the text.
     pub(crate) fn range(&self, id: u64) -> Range<usize> {
         let (start, stop) = self.places.offset_for(id).unwrap_or_default();
@@ -87,6 +115,7 @@ fn parse(text: &str) -> Result<Source, ExpressionError> {
         text: text.to_owned(),
         tree,
         places,
+        patterns: Mutex::default(),
     };
     match deepest(&source.tree, EXPRESSION_DEPTH_MAX) {
         None => Ok(source),
