@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::shop::{NOW_UNIX_S, Shop};
 use prost_reflect::DynamicMessage;
+use prost_reflect::prost::Message as _;
 use provost_engine::{AttestedApp, PeerIdentity};
 use provost_marshal::View;
 use provost_policies::access::expression::{EXPRESSION_BYTES_MAX, Failure, Inputs, Source};
@@ -46,6 +47,8 @@ fn conditions_hold_or_do_not() {
         "request.ratio == 0.5",
         "request.total < request.size",
         "request.express != false",
+        "double(request.first.count) in [9, 5, 3, 7, 1, 2]",
+        "!(request.weight in [9, 5, 3, 7, 1, 2])",
         "request.weight >= 2.5",
         // Logic.
         "!(request.total > 0)",
@@ -291,6 +294,63 @@ fn work_is_bounded_whatever_a_message_holds() {
     }
     assert_eq!(shop.holds("request.id == 'x'", &order, &[]), Ok(false));
     assert_eq!(shop.holds("5 in request.numbers", &order, &[]), Ok(true));
+}
+
+/// How many elements an expression goes over before it has no value.
+fn elements_max(shop: &Shop, text: &str) -> usize {
+    let of = |count: usize| {
+        let order = format!(r#"{{"numbers": [{}]}}"#, vec!["\"1\""; count].join(","));
+        shop.holds(text, &order, &[])
+    };
+    let most = (0..=14).rev().fold(0, |most, bit| match of(most + (1 << bit)) {
+        Err(Failure::Steps) => most,
+        _ => most + (1 << bit),
+    });
+    assert_eq!(of(most), Ok(false), "{text}");
+    most
+}
+
+#[test]
+fn the_longer_a_condition_the_fewer_elements_it_is_tried_on() {
+    let shop = Shop::open();
+    let listed = |count: usize, value: &str| vec![value; count].join(", ");
+    for (condition, expected) in [
+        // Seven parts, and eight.
+        ("n > 1 && n < 9".to_owned(), 8192),
+        ("!(n < 9 && n > 0)".to_owned(), 8192 / 2),
+        // A hundred comparisons of three parts, and 99 operators between them.
+        (vec!["n == 2"; 100].join(" || "), 8192 / 50),
+        (format!("n in [{}]", listed(30, "2.5")), 8192 / 5),
+        (format!("n in [{}]", listed(15, "request.total")), 8192 / 3),
+        // What is searched by halves.
+        (format!("n in [{}]", listed(64, "2")), 8192 / 2),
+    ] {
+        let text = format!("request.numbers.exists(n, {condition})");
+        assert_eq!(elements_max(&shop, &text), expected, "{text}");
+    }
+}
+
+#[test]
+fn protobuf_is_decoded_before_a_quantifier_reads_of_it_again_and_again() {
+    let shop = Shop::open();
+    let protobuf = DynamicMessage::new(shop.message("Order")).encode_to_vec();
+    for (text, expected) in [
+        (
+            "request.id.startsWith('a') || request.id.startsWith('b')",
+            Ok(false),
+        ),
+        ("['a', 'b'].exists(p, metadata['user'].startsWith(p))", Ok(true)),
+        (
+            "['a', 'b'].exists(p, request.id.startsWith(p))",
+            Err(Failure::NotWhole),
+        ),
+    ] {
+        let expression = shop.compile(text).unwrap();
+        let mut metadata = Vec::new();
+        provost_wire::metadata::append(&mut metadata, "user", b"ann").unwrap();
+        let judged = shop.evaluate_protobuf(&expression, &protobuf, &metadata);
+        assert_eq!(judged, expected, "{text}");
+    }
 }
 
 #[test]

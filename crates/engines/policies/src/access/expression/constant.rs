@@ -83,18 +83,25 @@ impl ConstantSet {
             (ConstantSet::Strings(all), Val::String(text)) => {
                 all.binary_search_by(|known| (**known).cmp(text)).is_ok()
             }
-            (ConstantSet::Integers(all), Val::Double(_)) => {
-                let is_equal = |known: &i128| match i64::try_from(*known) {
-                    Ok(known) => Val::Int(known).equals(val),
-                    Err(_) => u64::try_from(*known).is_ok_and(|known| Val::Uint(known).equals(val)),
-                };
-                all.iter().any(is_equal)
+            // Only what is whole can be among them. (What `i128` does not hold is none of theirs, and saturates.)
+            (ConstantSet::Integers(all), Val::Double(value)) => {
+                value.trunc() == *value && all.binary_search(&(*value as i128)).is_ok()
             }
             (ConstantSet::Integers(all), val) => val
                 .integer()
                 .is_some_and(|number| all.binary_search(&number).is_ok()),
             (ConstantSet::Few(all), val) => all.iter().any(|known| known.val().equals(val)),
             (ConstantSet::Strings(_), _) => false,
+        }
+    }
+
+    /// How many constants a value is compared with, at most.
+    pub(crate) fn comparisons(&self) -> u32 {
+        let halves = |count: usize| (count + 1).ilog2() + 1;
+        match self {
+            ConstantSet::Few(all) => u32::try_from(all.len()).unwrap_or(u32::MAX),
+            ConstantSet::Strings(all) => halves(all.len()),
+            ConstantSet::Integers(all) => halves(all.len()),
         }
     }
 }

@@ -11,9 +11,11 @@ use super::node::{
 };
 use super::value::Val;
 
-/// Steps of one evaluation, at most: one for each element that is looked at, and one for every [`STEP_BYTES`] bytes in
-/// which something is searched or that are compared.
+/// Steps of one evaluation, at most: for each element that is looked at one, and one for every [`PARTS_PER_STEP`] parts of a
+/// quantifier's condition; and one for every [`STEP_BYTES`] bytes in which something is searched or that are compared.
 pub const STEPS_MAX: u32 = 8_192;
+/// Parts of a quantifier's condition (values, fields, operators) that one more step for each element pays for.
+pub(crate) const PARTS_PER_STEP: u32 = 8;
 /// Bytes that are searched or compared in one step.
 const STEP_BYTES: usize = 64;
 /// Records of a protobuf message that are walked for one field, at most: a message that has more is decoded.
@@ -136,6 +138,8 @@ struct Evaluation<'a> {
     inputs: Inputs<'a>,
     variables: [Val<'a>; VARIABLES_MAX],
     steps_left: u32,
+    /// Whether a quantifier goes over its elements.
+    is_repeated: bool,
 }
 
 type EvaluationResult<'a> = Result<Val<'a>, Failure>;
@@ -146,6 +150,7 @@ impl<'a> Evaluation<'a> {
             inputs: *inputs,
             variables: [Val::Bool(false); VARIABLES_MAX],
             steps_left: STEPS_MAX,
+            is_repeated: false,
         }
     }
 
@@ -262,7 +267,11 @@ impl<'a> Evaluation<'a> {
     }
 
     fn step(&mut self) -> Result<(), Failure> {
-        self.steps_left = self.steps_left.checked_sub(1).ok_or(Failure::Steps)?;
+        self.steps(1)
+    }
+
+    fn steps(&mut self, steps: u32) -> Result<(), Failure> {
+        self.steps_left = self.steps_left.checked_sub(steps).ok_or(Failure::Steps)?;
         Ok(())
     }
 
@@ -282,9 +291,7 @@ impl<'a> Evaluation<'a> {
 
     /// Accounts for searching in so many bytes.
     fn step_over(&mut self, bytes: usize) -> Result<(), Failure> {
-        let steps = u32::try_from(bytes / STEP_BYTES).unwrap_or(u32::MAX);
-        self.steps_left = self.steps_left.checked_sub(steps).ok_or(Failure::Steps)?;
-        Ok(())
+        self.steps(u32::try_from(bytes / STEP_BYTES).unwrap_or(u32::MAX))
     }
 }
 
@@ -351,12 +358,13 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// A field of the message itself, if that is protobuf: read of its bytes.
+    /// A field of the message itself, if that is protobuf: read of its bytes. (Not for each element that a quantifier goes over:
+    /// to decode the message once costs less.)
     fn read_protobuf(&self, field: &'a FieldOf) -> Option<Result<Option<Value<'a>>, Failure>> {
         let protobuf = self
             .inputs
             .protobuf
-            .filter(|_| matches!(field.base, PathBase::Message))?;
+            .filter(|_| matches!(field.base, PathBase::Message) && !self.is_repeated)?;
         let (tables, path) = (self.inputs.tables, &field.path);
         let read = Scratch::of_thread(|scratch| {
             tables.read_protobuf_within(PROTOBUF_RECORDS_MAX, path, protobuf, scratch)
@@ -501,9 +509,12 @@ impl<'a> Evaluation<'a> {
     }
 
     fn holds(&mut self, of: &'a Quantified, val: Val<'a>) -> Result<bool, Failure> {
-        self.step()?;
+        self.steps(of.steps)?;
         self.variables[usize::from(of.slot)] = val;
-        self.bool(&of.body)
+        let is_repeated = std::mem::replace(&mut self.is_repeated, true);
+        let holds = self.bool(&of.body);
+        self.is_repeated = is_repeated;
+        holds
     }
 }
 

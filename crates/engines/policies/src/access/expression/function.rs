@@ -7,7 +7,7 @@ use cel::parser::Expression as Tree;
 use super::check::{Checker, Term, TypedNode, holds_messages};
 use super::constant::{Constant, ConstantSet};
 use super::error::{ExpressionError, nearest};
-use super::evaluate::VARIABLES_MAX;
+use super::evaluate::{PARTS_PER_STEP, VARIABLES_MAX};
 use super::kind::ExpressionKind;
 use super::network::AddressNetwork;
 use super::node::{
@@ -547,11 +547,13 @@ impl Checker<'_> {
         self.bound.push((of.iter_var.clone(), element));
         let body = self.condition(body, "a quantifier");
         self.bound.pop();
+        let body = body?;
         let quantified = Quantified {
             quantifier,
             over,
             slot,
-            body: body?,
+            steps: 1 + body.parts() / PARTS_PER_STEP,
+            body,
         };
         Ok(TypedNode::node(
             ExpressionKind::Bool,

@@ -162,6 +162,8 @@ pub(crate) struct Quantified {
     pub(crate) over: QuantifierRange,
     /// The variable that the body reads.
     pub(crate) slot: u8,
+    /// What the body costs for each element, without what it goes over itself.
+    pub(crate) steps: u32,
     pub(crate) body: CheckedNode,
 }
 
@@ -220,5 +222,59 @@ impl CheckedNode {
                 _ => false,
             },
         }
+    }
+
+    /// How many values, fields and operators it is made of, each of which may be looked at in an evaluation. What quantifiers in it
+    /// do for each element is not among them.
+    pub(crate) fn parts(&self) -> u32 {
+        let all = |nodes: &[CheckedNode]| nodes.iter().map(CheckedNode::parts).sum::<u32>();
+        let within = match self {
+            CheckedNode::Constant(_)
+            | CheckedNode::Variable(_)
+            | CheckedNode::Metadata(_)
+            | CheckedNode::HasMetadata(_)
+            | CheckedNode::InDayPart(_)
+            | CheckedNode::Weekday(_)
+            | CheckedNode::UnixTime => 0,
+            CheckedNode::Field(field, _) | CheckedNode::Present(field, _) | CheckedNode::Count(field) => {
+                field.parts()
+            }
+            CheckedNode::Element(entry) => entry.parts(),
+            CheckedNode::InElements(of, field) | CheckedNode::InKeys(of, field) => of.parts() + field.parts(),
+            CheckedNode::Not(of)
+            | CheckedNode::Negate(of)
+            | CheckedNode::Convert(_, of)
+            | CheckedNode::Length(of)
+            | CheckedNode::InNetwork(of, _)
+            | CheckedNode::Matches(of, _)
+            | CheckedNode::InValueList(of, _) => of.parts(),
+            CheckedNode::InConstants(of, set) => of.parts() + set.comparisons(),
+            CheckedNode::And(of) | CheckedNode::Or(of) | CheckedNode::Compare(_, of) => all(&**of),
+            CheckedNode::Arithmetic(_, of) | CheckedNode::Text(_, of) => all(&**of),
+            CheckedNode::If(of) => all(&**of),
+            CheckedNode::InValues(of, values) => of.parts() + all(values),
+            CheckedNode::Quantified(of) => match &of.over {
+                QuantifierRange::Values(values) => all(values),
+                QuantifierRange::Elements(field)
+                | QuantifierRange::Messages(field)
+                | QuantifierRange::Keys(field) => field.parts(),
+            },
+        };
+        1 + within
+    }
+}
+
+impl FieldOf {
+    fn parts(&self) -> u32 {
+        match &self.base {
+            PathBase::Message | PathBase::Variable(_) => 0,
+            PathBase::Entry(entry) => entry.parts(),
+        }
+    }
+}
+
+impl PathEntry {
+    fn parts(&self) -> u32 {
+        self.collection.parts() + self.key.parts()
     }
 }
