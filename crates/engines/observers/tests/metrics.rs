@@ -269,26 +269,92 @@ fn damaged_or_newer_state_is_refused() {
     assert!(!refused(&|_| {}));
 }
 
+/// A datapath of a client whose app has this name.
+fn of_app(service: &Service, app: &str, policy: &dyn Policy) -> Rig {
+    let mut datapath_context = service.datapath_context(Side::Client);
+    datapath_context.app = std::sync::Arc::new(provost_engine::AppIdentity {
+        name: app.into(),
+        ..(*datapath_context.app).clone()
+    });
+    Rig::new(datapath_context, policy)
+}
+
+fn started(policy: &dyn Policy, app: &str, method: &str) -> f64 {
+    let name = format!("grpc_client_attempt_started_total{{app={app},grpc_method={method}}}");
+    metric(policy, &name)
+}
+
+fn in_flight(policy: &dyn Policy, app: &str, method: &str) -> Option<f64> {
+    let name = format!("provost_calls_in_flight{{app={app},grpc_method={method},side=client}}");
+    let mut all = metrics(policy).into_iter();
+    all.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
 #[test]
 fn apps_and_services_beyond_the_bound_are_counted_together() {
     let service = Service::from_source(ECHO);
     let policy = policy(&*kind("metrics").unwrap(), "services_max = 1", None).unwrap();
-    for app in ["a", "b", "c"] {
-        let mut datapath_context = service.datapath_context(Side::Client);
-        datapath_context.app = std::sync::Arc::new(provost_engine::AppIdentity {
-            name: app.into(),
-            ..(*datapath_context.app).clone()
-        });
-        say(&mut Rig::new(datapath_context, &*policy), &service, 1);
-    }
-    let started = |app: &str, method: &str| {
-        let name = format!("grpc_client_attempt_started_total{{app={app},grpc_method={method}}}");
-        metric(&*policy, &name)
-    };
+    let mut rigs = ["a", "b", "c"].map(|app| of_app(&service, app, &*policy));
+    rigs.iter_mut().for_each(|rig| say(rig, &service, 1));
+    let started = |app, method| started(&*policy, app, method);
     assert_eq!(
         (started("a", "test.Echo/Say"), started("other", "other")),
         (1.0, 2.0)
     );
+    assert_eq!(in_flight(&*policy, "a", "test.Echo/Say"), Some(1.0));
+    assert_eq!(in_flight(&*policy, "other", "other"), Some(2.0));
+    assert_eq!(in_flight(&*policy, "b", "test.Echo/Say"), None);
+    answer(&mut rigs[1], &service, 1);
+    assert_eq!(in_flight(&*policy, "other", "other"), Some(1.0));
+}
+
+/// A service of one method.
+fn with_method(service: &str, method: &str) -> Service {
+    Service::from_source(&format!(
+        "syntax = \"proto3\"; package test; message Text {{ string text = 1; }}
+         service {service} {{ rpc {method}(Text) returns (Text); }}"
+    ))
+}
+
+#[test]
+fn an_app_that_says_other_methods_of_its_service_each_time_has_series_up_to_the_bound() {
+    let policy = policy(&*kind("metrics").unwrap(), "services_max = 4", None).unwrap();
+    for _ in 0..2 {
+        for number in 0..20 {
+            let service = with_method("Echo", &format!("Say{number}"));
+            say(&mut of_app(&service, "a", &*policy), &service, 1);
+        }
+    }
+    let started_series = metrics(&*policy)
+        .into_iter()
+        .filter(|(name, _)| name.contains("started_total"));
+    assert_eq!(started_series.count(), 5);
+    assert_eq!(started(&*policy, "a", "test.Echo/Say3"), 2.0);
+    assert_eq!(started(&*policy, "other", "other"), 32.0);
+}
+
+#[test]
+fn methods_that_are_called_other_are_those_of_their_services() {
+    let policy = default(&*kind("metrics").unwrap());
+    for (name, calls) in [("One", 1), ("Two", 2)] {
+        let service = with_method(name, "other");
+        let mut rig = of_app(&service, "a", &*policy);
+        (0..calls).for_each(|call| say(&mut rig, &service, call));
+    }
+    let started = |method| started(&*policy, "a", method);
+    assert_eq!((started("test.One/other"), started("test.Two/other")), (1.0, 2.0));
+}
+
+#[test]
+fn a_bound_that_was_only_tried_changes_nothing() {
+    let service = Service::from_source(ECHO);
+    let kind = kind("metrics").unwrap();
+    let kept = default(&*kind);
+    drop(policy(&*kind, "services_max = 1", Some(&kept.save())).unwrap());
+    for app in ["a", "b"] {
+        say(&mut of_app(&service, app, &*kept), &service, 1);
+        assert_eq!(started(&*kept, app, "test.Echo/Say"), 1.0);
+    }
 }
 
 #[test]

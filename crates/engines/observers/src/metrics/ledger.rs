@@ -1,7 +1,7 @@
 //! All that a policy has counted, on all datapaths and since before there was this process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use provost_engine::DatapathContext;
@@ -16,7 +16,6 @@ pub(crate) struct LedgerId(pub(crate) [u64; 2]);
 /// See the module. Only the control plane takes its lock.
 pub(crate) struct MetricsLedger {
     id: LedgerId,
-    services_max: AtomicUsize,
     /// What was counted before, by another process.
     before: Totals,
     open: Mutex<OpenGauges>,
@@ -25,13 +24,14 @@ pub(crate) struct MetricsLedger {
 #[derive(Default)]
 struct OpenGauges {
     shards: Vec<Arc<OwnerShard>>,
-    gauges: Vec<(ShardOwner, Weak<Gauge>)>,
+    gauges: Vec<Weak<Gauge>>,
 }
 
 /// Calls in flight on one datapath, by method. Only its runtime's thread writes it.
 #[derive(Debug)]
 pub(crate) struct Gauge {
-    methods: Arc<[Arc<str>]>,
+    /// Where the datapath's calls are counted, which says under which names.
+    shard: Arc<OwnerShard>,
     in_flight: Box<[AtomicU32]>,
 }
 
@@ -63,7 +63,6 @@ impl MetricsLedger {
     pub(crate) fn new(id: LedgerId, before: Totals) -> MetricsLedger {
         MetricsLedger {
             id,
-            services_max: AtomicUsize::new(1),
             before,
             open: Mutex::default(),
         }
@@ -73,16 +72,12 @@ impl MetricsLedger {
         self.id
     }
 
-    pub(crate) fn set_services_max(&self, services_max: usize) {
-        self.services_max.store(services_max, Relaxed);
-    }
-
-    /// Where the calls of a datapath are counted: with those of all datapaths of the same app, service and runtime.
-    pub(crate) fn shard(&self, datapath_context: &DatapathContext) -> Arc<OwnerShard> {
+    /// Where the calls of a datapath are counted: with those of all datapaths of the same app, service, methods and runtime.
+    pub(crate) fn shard(&self, datapath_context: &DatapathContext, services_max: usize) -> Arc<OwnerShard> {
         let mut open = self.lock();
         let mut owner = ShardOwner::of(datapath_context);
         let mut methods = method_names(datapath_context);
-        if !self.may_open(&open, &owner) {
+        if !self.may_open(&open, (&owner, &*methods), services_max) {
             owner = ShardOwner::other(datapath_context.side);
             methods = Arc::default();
         }
@@ -97,26 +92,25 @@ impl MetricsLedger {
         shard
     }
 
-    fn may_open(&self, open: &OpenGauges, owner: &ShardOwner) -> bool {
-        let owners = open.shards.iter().map(|shard| &shard.owner);
-        let owners: BTreeSet<_> = owners.chain(self.before.owners()).collect();
-        owners.contains(owner) || owners.len() < self.services_max.load(Relaxed)
+    /// Whether an owner may have series of its own for these methods. It counts once for each list of methods with which it was here, as
+    /// an app may say of a service what it likes; and once if only another process has counted for it.
+    fn may_open(&self, open: &OpenGauges, whose: (&ShardOwner, &[Arc<str>]), services_max: usize) -> bool {
+        let shards = open.shards.iter();
+        let here: BTreeSet<_> = shards.map(|shard| (&shard.owner, &*shard.methods)).collect();
+        let is_here = |owner: &ShardOwner| here.iter().any(|(here, _)| *here == owner);
+        let before: BTreeSet<_> = self.before.owners().filter(|owner| !is_here(owner)).collect();
+        here.contains(&whose) || before.contains(whose.0) || here.len() + before.len() < services_max
     }
 
-    /// Where the calls in flight on a datapath are counted, for as long as its engine is there.
-    pub(crate) fn gauge(&self, datapath_context: &DatapathContext) -> Arc<Gauge> {
+    /// Where the calls in flight on a datapath of so many methods are counted, for as long as its engine is there.
+    pub(crate) fn gauge(&self, shard: &Arc<OwnerShard>, methods: usize) -> Arc<Gauge> {
         let gauge = Arc::new(Gauge {
-            methods: method_names(datapath_context),
-            in_flight: datapath_context
-                .methods
-                .iter()
-                .map(|_| AtomicU32::new(0))
-                .collect(),
+            shard: Arc::clone(shard),
+            in_flight: (0..methods).map(|_| AtomicU32::new(0)).collect(),
         });
         let mut open = self.lock();
-        open.gauges.retain(|(_, gauge)| gauge.strong_count() > 0);
-        open.gauges
-            .push((ShardOwner::of(datapath_context), Arc::downgrade(&gauge)));
+        open.gauges.retain(|gauge| gauge.strong_count() > 0);
+        open.gauges.push(Arc::downgrade(&gauge));
         gauge
     }
 
@@ -132,12 +126,11 @@ impl MetricsLedger {
     /// Calls in flight now.
     pub(crate) fn in_flight(&self) -> BTreeMap<MethodKey, u64> {
         let mut in_flight = BTreeMap::new();
-        for (owner, gauge) in &self.lock().gauges {
-            let Some(gauge) = gauge.upgrade() else { continue };
-            for (method, count) in gauge.methods.iter().zip(gauge.read()) {
+        for gauge in self.lock().gauges.iter().filter_map(Weak::upgrade) {
+            for (method, count) in gauge.read().enumerate() {
                 let key = MethodKey {
-                    owner: owner.clone(),
-                    method: Arc::clone(method),
+                    owner: gauge.shard.owner.clone(),
+                    method: gauge.shard.method_name(method),
                 };
                 *in_flight.entry(key).or_default() += u64::from(count);
             }

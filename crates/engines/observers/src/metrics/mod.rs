@@ -62,6 +62,7 @@ impl Default for MetricsConfig {
 /// A policy that counts.
 pub(crate) struct MetricsPolicy {
     ledger: Arc<MetricsLedger>,
+    services_max: usize,
 }
 
 impl FilterPolicy for MetricsPolicy {
@@ -79,17 +80,16 @@ impl FilterPolicy for MetricsPolicy {
         shared: Option<&SharedState>,
     ) -> Result<MetricsPolicy, ConfigError> {
         check_range("services_max", config.services_max, 1..=SERVICES_MAX)?;
-        let ledger = ledger(shared)?;
-        ledger.set_services_max(config.services_max);
-        Ok(MetricsPolicy { ledger })
+        Ok(MetricsPolicy {
+            ledger: ledger(shared)?,
+            services_max: config.services_max,
+        })
     }
 
     fn filter(&self, datapath_context: &DatapathContext) -> Result<MetricsFilter, AttachError> {
-        Ok(MetricsFilter::new(
-            self.ledger.shard(datapath_context),
-            self.ledger.gauge(datapath_context),
-            datapath_context,
-        ))
+        let shard = self.ledger.shard(datapath_context, self.services_max);
+        let gauge = self.ledger.gauge(&shard, datapath_context.methods.len());
+        Ok(MetricsFilter::new(shard, gauge, datapath_context))
     }
 
     fn save(&self) -> SharedState {

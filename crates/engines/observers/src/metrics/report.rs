@@ -146,9 +146,10 @@ pub(crate) fn status_name(status: StatusPlace) -> &'static str {
 
 /// `kv.Kv/Get`, as gRPC's label has it.
 fn method_label(key: &MethodKey) -> String {
-    match &*key.method {
-        OTHER => OTHER.to_owned(),
-        method => format!("{}/{method}", key.owner.service),
+    if key.owner.is_other() {
+        OTHER.to_owned()
+    } else {
+        format!("{}/{}", key.owner.service, key.method)
     }
 }
 

@@ -41,6 +41,11 @@ impl ShardOwner {
             side,
         }
     }
+
+    /// Whether it stands for those that are beyond a bound.
+    pub(crate) fn is_other(&self) -> bool {
+        (&*self.app, &*self.service) == (OTHER, OTHER)
+    }
 }
 
 /// Counters of one owner on one runtime. Only that runtime's thread writes them.
@@ -168,7 +173,8 @@ impl OwnerShard {
         places.chain([(OTHER.into(), None, &self.series[OVERFLOW])])
     }
 
-    fn method_name(&self, method: usize) -> Arc<str> {
+    /// The name under which a method is counted, by its index.
+    pub(crate) fn method_name(&self, method: usize) -> Arc<str> {
         self.methods.get(method).map_or_else(|| OTHER.into(), Arc::clone)
     }
 }
