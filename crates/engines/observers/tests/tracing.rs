@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
 use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -29,11 +29,12 @@ const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A collector that keeps what it gets, and refuses as often as it is told to first.
+/// A collector that keeps what it gets, refuses with what it is told to first, and rejects so many spans of what it takes.
 #[derive(Clone, Default)]
 struct Collector {
     requests: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
-    refusals: Arc<Mutex<u32>>,
+    refusals: Arc<Mutex<Vec<Status>>>,
+    rejected_spans: Arc<Mutex<i64>>,
 }
 
 #[tonic::async_trait]
@@ -42,13 +43,16 @@ impl TraceService for Collector {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mut refusals = self.refusals.lock().unwrap();
-        if *refusals > 0 {
-            *refusals -= 1;
-            return Err(Status::unavailable("busy"));
+        if let Some(refusal) = self.refusals.lock().unwrap().pop() {
+            return Err(refusal);
         }
         self.requests.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(ExportTraceServiceResponse::default()))
+        Ok(Response::new(ExportTraceServiceResponse {
+            partial_success: Some(ExportTracePartialSuccess {
+                rejected_spans: *self.rejected_spans.lock().unwrap(),
+                error_message: "too old".to_owned(),
+            }),
+        }))
     }
 }
 
@@ -270,20 +274,113 @@ fn a_server_has_a_span_of_its_own_and_its_handler_gets_that_as_context() {
     assert_eq!(attribute(own, "client.address").as_deref(), Some("192.0.2.7"));
 }
 
+/// Waits until a counter of a policy has a value.
+fn wait_for(policy: &dyn Policy, name: &str, value: f64) {
+    let until = Instant::now() + WAIT_MAX;
+    while metric(policy, name) < value {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+const EXPORTED: &str = "provost_tracing_exported_total";
+const FAILED: &str = "provost_tracing_export_failures_total";
+
 #[test]
 fn a_collector_that_is_busy_gets_the_spans_again() {
     let bench = Bench::new();
-    *bench.collector.refusals.lock().unwrap() = 2;
+    let later = Status::with_details(
+        tonic::Code::ResourceExhausted,
+        "later",
+        tonic::codegen::Bytes::from_static(b"\x08\x08\x1a\x28type.googleapis.com/google.rpc.RetryInfo"),
+    );
+    *bench.collector.refusals.lock().unwrap() = vec![Status::unavailable("busy"), later];
     let policy = bench.policy("phases = false");
     let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
     call(&mut rig, &bench.service, None);
     bench.spans(1);
-    let until = Instant::now() + WAIT_MAX;
-    while metric(&*policy, "provost_tracing_exported_total") < 1.0 {
-        assert!(Instant::now() < until);
-        std::thread::sleep(Duration::from_millis(2));
+    wait_for(&*policy, EXPORTED, 1.0);
+    assert_eq!(metric(&*policy, FAILED), 0.0);
+}
+
+#[test]
+fn what_a_collector_will_never_take_is_not_sent_again() {
+    let bench = Bench::new();
+    let refusals = [
+        Status::invalid_argument("odd spans"),
+        Status::resource_exhausted("too large"),
+    ];
+    *bench.collector.refusals.lock().unwrap() = refusals.to_vec();
+    let policy = bench.policy("phases = false");
+    let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
+    for left in [1u32, 0] {
+        call(&mut rig, &bench.service, None);
+        wait_for(&*policy, FAILED, 2.0 - f64::from(left));
+        assert_eq!(bench.collector.refusals.lock().unwrap().len(), left as usize);
     }
-    assert_eq!(metric(&*policy, "provost_tracing_export_failures_total"), 0.0);
+    assert!(policy.failure().unwrap().contains("odd spans"));
+    assert_eq!(bench.collector.requests.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn spans_that_a_collector_rejects_are_not_exported() {
+    let bench = Bench::new();
+    *bench.collector.rejected_spans.lock().unwrap() = 1;
+    let policy = bench.policy("phases = false");
+    let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
+    call(&mut rig, &bench.service, None);
+    wait_for(&*policy, FAILED, 1.0);
+    assert_eq!(metric(&*policy, EXPORTED), 0.0);
+    let failure = policy.failure().unwrap();
+    assert!(failure.ends_with("it rejected 1 spans: \"too old\""), "{failure}");
+    assert_eq!(bench.collector.requests.lock().unwrap().len(), 1);
+}
+
+/// A step of a stream that the service took when it comes.
+fn streamed(rig: &Rig, parts: Parts) -> Step {
+    Step {
+        taken_at: rig.now,
+        ..Step::new(1, parts)
+    }
+}
+
+#[test]
+fn a_stream_whose_server_speaks_first_has_no_span_of_a_wait() {
+    let bench = Bench::new();
+    let policy = bench.policy("");
+    let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
+    rig.now = 1_000_000;
+    rig.send(streamed(&rig, Parts::BEGIN));
+    rig.poll();
+    rig.now += 5_000_000;
+    rig.receive(streamed(&rig, Parts::MESSAGE));
+    rig.poll();
+    rig.now += 5_000_000;
+    rig.send(streamed(&rig, Parts::MESSAGE | Parts::END));
+    rig.poll();
+    rig.receive(streamed(&rig, Parts::STATUS));
+    rig.poll();
+    assert_eq!(bench.spans(1).keys().collect::<Vec<_>>(), ["test.Echo/Say"]);
+}
+
+#[test]
+fn what_a_client_waits_before_its_first_message_is_no_queueing() {
+    let bench = Bench::new();
+    let policy = bench.policy("");
+    let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
+    rig.now = 1_000_000;
+    rig.send(streamed(&rig, Parts::BEGIN));
+    rig.poll();
+    rig.now += 5_000_000;
+    rig.send(streamed(&rig, Parts::MESSAGE | Parts::END));
+    rig.now += 2_000_000;
+    rig.poll();
+    rig.now += 1_000_000;
+    rig.receive(streamed(&rig, Parts::STATUS));
+    rig.poll();
+    let spans = bench.spans(3);
+    let nanos = |name: &str| spans[name].end_time_unix_nano - spans[name].start_time_unix_nano;
+    assert_eq!((nanos("queueing"), nanos("wire")), (2_000_000, 1_000_000));
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
@@ -26,6 +28,10 @@ const BACK_OFF: Duration = Duration::from_millis(250);
 /// Records that one engine queues before it wakes the exporter ahead of its time.
 const RECORDS_PER_WAKE: u32 = 512;
 const STACK_BYTES: usize = 512 << 10;
+/// Characters that are told of what a collector says.
+const TOLD_CHARACTERS_MAX: usize = 200;
+/// By this type in its details a collector without resources says that it will have some again.
+const RETRY_INFO: &[u8] = b"google.rpc.RetryInfo";
 /// Where the meaning of the attributes is defined.
 const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.39.0";
 
@@ -110,7 +116,7 @@ async fn export(
     request: ExportTraceServiceRequest,
     backlog: &Backlog<SpanRecord>,
     options: &ExporterOptions,
-) -> Result<(), Status> {
+) -> Result<(), String> {
     let mut back_off = BACK_OFF;
     let mut attempt = 1;
     loop {
@@ -118,12 +124,12 @@ async fn export(
         message.set_timeout(options.timeout);
         let sent = tokio::time::timeout(options.timeout, client.export(message)).await;
         let status = match sent {
-            Ok(Ok(_)) => return Ok(()),
+            Ok(Ok(response)) => return taken(response.into_inner()),
             Ok(Err(status)) => status,
             Err(_) => Status::deadline_exceeded("the collector did not answer"),
         };
         if attempt == ATTEMPTS_MAX || backlog.is_closing() || !is_retryable(&status) {
-            return Err(status);
+            return Err(status.to_string());
         }
         tokio::time::sleep(back_off).await;
         attempt += 1;
@@ -131,16 +137,35 @@ async fn export(
     }
 }
 
+/// Whether a collector that took the request took its spans. (What it rejects it would reject again.)
+fn taken(response: ExportTraceServiceResponse) -> Result<(), String> {
+    match response.partial_success {
+        Some(partial) if partial.rejected_spans > 0 => {
+            let reason: String = partial.error_message.chars().take(TOLD_CHARACTERS_MAX).collect();
+            Err(format!(
+                "it rejected {} spans: {reason:?}",
+                partial.rejected_spans
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// As the OTLP specification has it.
 fn is_retryable(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        GrpcCode::Cancelled
-            | GrpcCode::DeadlineExceeded
-            | GrpcCode::ResourceExhausted
-            | GrpcCode::Aborted
-            | GrpcCode::OutOfRange
-            | GrpcCode::Unavailable
-            | GrpcCode::DataLoss
-    )
+    match status.code() {
+        GrpcCode::ResourceExhausted => {
+            let mut pieces = status.details().windows(RETRY_INFO.len());
+            pieces.any(|piece| piece == RETRY_INFO)
+        }
+        code => matches!(
+            code,
+            GrpcCode::Cancelled
+                | GrpcCode::DeadlineExceeded
+                | GrpcCode::Aborted
+                | GrpcCode::OutOfRange
+                | GrpcCode::Unavailable
+                | GrpcCode::DataLoss
+        ),
+    }
 }

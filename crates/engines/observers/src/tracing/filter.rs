@@ -45,7 +45,7 @@ pub struct TracedCall {
     pub(crate) parent_id: u64,
     pub(crate) call: u64,
     pub(crate) method: u16,
-    /// When the service took the call's beginning; 0 where that is not known, as after a state transfer. Not saved.
+    /// When the service took the client's first message; 0 before, and where that is not known. Not saved.
     pub(crate) taken_at: Nanos,
     pub(crate) began_at: Nanos,
     /// When the first message of the client was whole; 0 before.
@@ -89,8 +89,8 @@ impl Filter for TraceFilter {
             call.answered_at = step.now();
         }
         if parts.contains(Parts::MESSAGE) {
-            if call.asked_at == 0 {
-                call.asked_at = step.now();
+            if direction == Direction::Request && call.asked_at == 0 {
+                (call.asked_at, call.taken_at) = (step.now(), step.taken_at());
             }
             let at = direction as usize;
             call.messages[at] = call.messages[at].saturating_add(1);
@@ -142,7 +142,6 @@ impl TraceFilter {
                 parent_id: parent.map_or(0, |parent| parent.span_id),
                 call: step.call(),
                 method: step.method_index(),
-                taken_at: step.taken_at(),
                 began_at: step.begun_at(),
                 ..TracedCall::default()
             };

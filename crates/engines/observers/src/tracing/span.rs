@@ -151,7 +151,7 @@ fn own_span(record: &SpanRecord, wall: &WallClock) -> Span {
     }
 }
 
-/// From when the service took the request until its first message passes here, if it had to wait. What is before a hop is
+/// From when the service took the request's first message until that passes here, if it had to wait. What is before a hop is
 /// no part of it, but of the call that it belongs to.
 fn queueing_span(record: &SpanRecord, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
     let call = &record.call;
@@ -168,11 +168,11 @@ fn queueing_span(record: &SpanRecord, wall: &WallClock, ids: &mut Ids) -> Option
     })
 }
 
-/// From the request's first message until the response begins: on the client's side the wire and what is behind it, on
-/// the server's the handler.
+/// From the request's first message until the response begins, if it begins after that: on the client's side the wire and what is
+/// behind it, on the server's the handler.
 fn phase_span(record: &SpanRecord, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
     let (call, datapath_context) = (&record.call, &record.datapath_context);
-    if call.asked_at == 0 || call.answered_at == 0 {
+    if call.asked_at == 0 || call.answered_at < call.asked_at {
         return None;
     }
     let name = match datapath_context.side {
