@@ -305,7 +305,8 @@ impl Connection {
             self.skipped(0);
             return Ok(());
         };
-        if self.role == Role::Server && self.status_is_on_its_way(slot) {
+        // What waits to be sent in front of the status may wait for the window.
+        if parts != Parts::WINDOW && self.role == Role::Server && self.status_is_on_its_way(slot) {
             if parts == Parts::CANCEL {
                 self.drop_call(slot, context);
             }

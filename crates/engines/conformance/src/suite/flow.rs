@@ -7,7 +7,7 @@ use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 
 use super::{REQUEST, RESPONSE, begin, none, status, window as give_back};
 use crate::harness::{Bench, Reads};
-use crate::{BIDI, CLIENT_STREAM, Pair, UNARY, content, content_bytes};
+use crate::{BIDI, CLIENT_STREAM, Pair, SERVER_STREAM, UNARY, content, content_bytes};
 
 /// Whatever is begun beside a large message ends before it.
 pub(super) fn fairness(make_pair: &dyn Fn() -> Pair) {
@@ -137,6 +137,31 @@ pub(super) fn held(make_pair: &dyn Fn() -> Pair) {
     bench.client.send_bare(status(1, Parts::CANCEL, Code::Cancelled));
     assert_eq!(bench.server_next().parts, Parts::CANCEL);
     bench.client.events.clear();
+    bench.check_nothing_is_left();
+}
+
+/// The status of a stream comes behind its messages, also where these wait for the window after the last step was given.
+pub(super) fn held_status(make_pair: &dyn Fn() -> Pair) {
+    const MESSAGES: u64 = 15;
+    const BYTES: u32 = 100_000;
+    let mut bench = Bench::new(make_pair());
+    bench
+        .client
+        .send(begin(1, SERVER_STREAM, REQUEST), &content(1, 8));
+    let server_call = bench.server_next().call;
+    for at in 0..MESSAGES {
+        bench
+            .server
+            .send(Step::new(server_call, Parts::MESSAGE), &content(at, BYTES));
+    }
+    bench
+        .server
+        .send_bare(status(server_call, Parts::STATUS, Code::Ok));
+    for at in 0..MESSAGES {
+        assert!(bench.client_next().message == content_bytes(at, BYTES), "{at}");
+        bench.client.send_bare(give_back(1, cost(BYTES) as u32));
+    }
+    assert_eq!(bench.client_next().parts, Parts::STATUS);
     bench.check_nothing_is_left();
 }
 

@@ -61,6 +61,11 @@ pub const CASES: &[Case] = &[
         flow::held,
     ),
     case(
+        "a stream's status waits behind messages that wait for its window",
+        Reach::OtherNode,
+        flow::held_status,
+    ),
+    case(
         "an app that does not read stops its peer, and nothing is lost",
         Reach::Any,
         flow::back_pressure,
