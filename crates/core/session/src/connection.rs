@@ -375,19 +375,24 @@ impl Connection {
     /// Ends the connection: nothing more is sent or received, [`Connection::poll_step`] ends the open calls.
     pub fn end(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
         if self.ending.is_none() {
-            // No call waits for its turn any more, as a successor would expect of one that does.
-            for slot in 0..self.calls.slots() {
-                if let Some(call) = self.calls.get_mut(slot) {
-                    self.outgoing.forget(call, context);
-                }
-            }
-            self.outgoing.abandon(context);
+            self.abandon_output(context);
             self.ending = Some(EndingConnection {
                 code,
                 reason: reason.to_owned(),
                 next_slot: 0,
             });
         }
+    }
+
+    /// Forgets all that is to be sent, as the wire takes nothing any more: so it keeps nothing that has come from being read.
+    pub fn abandon_output(&mut self, context: &mut Context<'_>) {
+        // No call waits for its turn any more, as a successor would expect of one that does.
+        for slot in 0..self.calls.slots() {
+            if let Some(call) = self.calls.get_mut(slot) {
+                self.outgoing.forget(call, context);
+            }
+        }
+        self.outgoing.abandon(context);
     }
 
     /// As [`Connection::end`], but the peer is told why, if its socket takes it.

@@ -34,6 +34,11 @@ pub trait Carrier: Send + Sized {
     /// may be taken from the socket by the way.
     fn write(&mut self, connection: &mut Connection, reading: SocketHint, context: &mut Context<'_>) -> bool;
 
+    /// Whether the wire takes nothing any more. What is to be sent is forgotten then.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Whether [`Carrier::read`] may find something, when the socket was found ready or not.
     fn may_have_input(&self, reading: SocketHint) -> bool;
 

@@ -103,6 +103,9 @@ impl<C: Carrier> SessionTransport<C> {
         }
         let reading = self.reading(context);
         moved |= self.carrier.write(&mut self.connection, reading, context);
+        if self.carrier.is_lost() && self.connection.wants_output() {
+            self.connection.abandon_output(context);
+        }
         match self.read(reading, ports, context) {
             Ok(read) => moved |= read,
             Err(end) => return self.end(end, ports, context),

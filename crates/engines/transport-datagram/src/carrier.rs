@@ -158,6 +158,10 @@ impl Carrier for DatagramCarrier {
         self.poll(reading, context.now) || filled
     }
 
+    fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     fn may_have_input(&self, _reading: SocketHint) -> bool {
         self.stream.has_next() || self.lost.is_some()
     }

@@ -296,6 +296,10 @@ impl Carrier for TcpCarrier {
         })
     }
 
+    fn is_lost(&self) -> bool {
+        self.write_failed.is_some()
+    }
+
     fn may_have_input(&self, reading: SocketHint) -> bool {
         reading == SocketHint::Try
     }
@@ -350,9 +354,9 @@ impl Carrier for TcpCarrier {
     }
 
     fn waits_for_room(&self, connection: &Connection) -> bool {
-        // The socket has room while enough is on its way.
+        // The socket has room while enough is on its way, and is ready for ever once it takes nothing.
         let is_enough = matches!(self.output, SocketOutput::Enough { .. });
-        !is_enough && (connection.wants_output() || self.socket.wants_write())
+        !is_enough && !self.is_lost() && (connection.wants_output() || self.socket.wants_write())
     }
 
     fn peer(&self) -> TcpPeer {

@@ -3,10 +3,11 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use provost_conformance::{Bench, End, LeftState, Node, Pair, Successors, content};
-use provost_datapath::{BufferPool, ConnectionSignals, Engine, Restorer, Step};
+use provost_datapath::{BufferPool, ConnectionSignals, Engine, Progress, Restorer, Step};
 use provost_session::Piece;
 use provost_tls::{Purpose, TlsHandshake, TlsSession};
 use provost_wire::descriptor::Parts;
+use provost_wire::frame::{HEADER_BYTES, frame_kind};
 use provost_wire::limits::CHUNK_BYTES_MAX;
 
 use super::*;
@@ -253,4 +254,36 @@ fn a_poll_opens_so_many_records_at_most() {
     }
     assert_eq!(server.events[0].message.len(), 3_000);
     assert!(polls > 3, "{polls}");
+}
+
+/// A peer that has asked for more answers than it takes, and is gone, is found to be gone.
+#[test]
+fn a_peer_that_took_no_answers_is_missed_when_it_is_gone() {
+    let (client, server) = pairs::established(None);
+    let mut server = Node::new(end(server));
+    let mut ping = [0; HEADER_BYTES];
+    ping[4] = frame_kind::PING;
+    let pings = ping.repeat(1_000);
+    let (mut polls, mut stuck) = (0, 0);
+    let mut rest = &pings[..];
+    // Until the server reads no more, its socket being full of answers.
+    while stuck < 1_000 {
+        match client.carrier.stream().write(rest) {
+            Ok(taken) => (rest, stuck) = (&rest[taken..], 0),
+            Err(_) => stuck += 1,
+        }
+        if rest.is_empty() {
+            rest = &pings;
+        }
+        polls += 1;
+        assert_ne!(server.poll(polls), Progress::Ended);
+    }
+    // Answers are there that it has not read, so that its end is a reset.
+    drop(client);
+    let until = polls + 100_000;
+    while server.poll(polls) != Progress::Ended {
+        polls += 1;
+        assert!(polls < until, "it is still waited for: {:?}", server.interest());
+    }
+    assert!(server.link.ended().is_some());
 }
