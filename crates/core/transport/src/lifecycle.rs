@@ -255,7 +255,11 @@ impl<C: Carrier> Engine for SessionTransport<C> {
             Stage::Open => self.work_open(&mut ports, context),
             Stage::Ending { orderly } => self.work_ending(orderly, &mut ports, context),
             Stage::Lingering { until } => self.work_lingering(until, &mut ports, context),
-            Stage::Ended => Progress::Ended,
+            Stage::Ended => {
+                // Whoever still polls it may still give it calls.
+                self.connection.decline_steps(&mut ports, context);
+                Progress::Ended
+            }
         }
     }
 

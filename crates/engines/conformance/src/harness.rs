@@ -181,6 +181,8 @@ pub struct Node {
     pub events: Vec<Event>,
     /// What the last poll said.
     pub progress: Progress,
+    /// Calls under way, as the first engine of a datapath would count them.
+    pub calls: usize,
     tokens: u64,
     turn_bytes: Option<u32>,
 }
@@ -220,6 +222,7 @@ impl Node {
             reads: Reads::Always,
             events: Vec::new(),
             progress: Progress::Idle,
+            calls: 0,
             tokens: 0,
             turn_bytes: None,
         }
@@ -269,6 +272,7 @@ impl Node {
             socket: SocketHint::Try,
             flow: FlowHints {
                 turn_bytes: self.turn_bytes.unwrap_or(u32::MAX),
+                calls: self.calls,
                 ..FlowHints::default()
             },
             now,

@@ -15,6 +15,7 @@ use provost_datapath::{
     ConnectionSignals, Context, Engine, EngineStart, FieldReader, FieldWriter, Interest, Nanos, Ports,
     Predecessor, Progress, Queue, RestoreError, SavedState, Saver, SocketHint, Step, TransportEngine,
 };
+use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 /// What kind of engine it is, as long as there are two transports.
@@ -242,8 +243,10 @@ impl TransportMigration {
             old.link.close();
         }
         let hint = std::mem::replace(&mut context.socket, SocketHint::Try);
+        // It knows its own calls, and others that begin are the new one's.
+        let calls = std::mem::take(&mut context.flow.calls);
         let progress = work(&mut *old.engine, &mut old.steps, ports.rx_out, context);
-        context.socket = hint;
+        (context.socket, context.flow.calls) = (hint, calls);
         old.looked_at = context.now;
         match progress {
             Progress::Ended => self.leave_old(ports, context),
@@ -300,8 +303,9 @@ impl Engine for TransportMigration {
                 old.elsewhere.remove(&step.call);
             }
         }
-        if progress == Progress::Ended && !self.link.drain_requested() {
-            // The new transport was lost, and the app's connection with it. (One that drains just was the first to end.)
+        let is_lost = self.link.ended().is_none_or(|end| end.code != Code::Ok);
+        if progress == Progress::Ended && is_lost && !self.link.drain_requested() {
+            // The new transport was lost, and the app's connection with it. (One that drained just was the first to end.)
             old.link.close();
         }
         if moved || progress == Progress::Busy {
@@ -322,6 +326,12 @@ impl Engine for TransportMigration {
     }
 
     fn release(&mut self, ports: &mut Ports<'_>) {
+        if let Some(old) = &mut self.old {
+            // They come again, and what ends a call has to find it where it is.
+            let ends = |step: &&Step| step.parts.contains(Parts::CANCEL);
+            let ended = self.new_steps.iter().filter(ends);
+            old.elsewhere.extend(ended.map(|step| step.call));
+        }
         give_back(&mut self.new_steps, ports.tx_in);
         if let Some(old) = &mut self.old {
             give_back(&mut old.steps, ports.tx_in);

@@ -1,13 +1,14 @@
 //! Two transports beside each other that write down which calls' steps they get.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use provost_conformance::{End, Node};
 use provost_datapath::{
-    ConnectionSignals, Context, Engine, EngineStart, FieldWriter, KeptMemory, Ports, Predecessor, Progress,
-    SavedState, Saver, Step,
+    ConnectionEnd, ConnectionSignals, Context, Engine, EngineStart, FieldWriter, KeptMemory, Ports,
+    Predecessor, Progress, Queue, SavedState, Saver, Step,
 };
-use provost_transport_migration::beside;
+use provost_transport_migration::{KIND as MIGRATION, beside};
+use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 const KIND: &str = "written-down";
@@ -16,29 +17,44 @@ const KIND: &str = "written-down";
 enum TransportMode {
     Takes,
     Waits,
+    /// It has no call of its own, and ends when no other one is to come.
+    Drains,
     Ended,
 }
 
 /// A transport: whether it takes steps, and the calls of those that it took.
 #[derive(Clone)]
-struct WrittenDown(Arc<Mutex<(TransportMode, Vec<u64>)>>);
+struct WrittenDown {
+    written: Arc<Mutex<(TransportMode, Vec<u64>)>>,
+    link: Arc<OnceLock<Arc<ConnectionSignals>>>,
+}
 
 impl WrittenDown {
     fn new(mode: TransportMode) -> WrittenDown {
-        WrittenDown(Arc::new(Mutex::new((mode, Vec::new()))))
+        WrittenDown {
+            written: Arc::new(Mutex::new((mode, Vec::new()))),
+            link: Arc::default(),
+        }
     }
 
     fn start(&self) -> EngineStart {
         let engine = self.clone();
-        Box::new(move |_| Ok(Box::new(engine)))
+        Box::new(move |predecessor: Predecessor<'_>| {
+            engine.link.get_or_init(|| predecessor.link);
+            Ok(Box::new(engine))
+        })
     }
 
     fn change(&self, mode: TransportMode) {
-        self.0.lock().unwrap().0 = mode;
+        self.written.lock().unwrap().0 = mode;
     }
 
     fn calls(&self) -> Vec<u64> {
-        self.0.lock().unwrap().1.clone()
+        self.written.lock().unwrap().1.clone()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.link.get().unwrap().close_requested()
     }
 }
 
@@ -48,9 +64,10 @@ impl Engine for WrittenDown {
     }
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let (mode, calls) = &mut *self.0.lock().unwrap();
+        let (mode, calls) = &mut *self.written.lock().unwrap();
         match mode {
-            TransportMode::Ended => return Progress::Ended,
+            TransportMode::Drains if context.flow.calls > 0 => return Progress::Idle,
+            TransportMode::Drains | TransportMode::Ended => return Progress::Ended,
             TransportMode::Waits => return Progress::Idle,
             TransportMode::Takes => {}
         }
@@ -121,4 +138,67 @@ fn what_waits_for_the_new_transport_outlives_the_old_one() {
     assert_eq!((old.calls(), new.calls()), (vec![], vec![8, 9, 10]));
     new.change(TransportMode::Ended);
     assert_eq!(node.poll(4), Progress::Ended);
+}
+
+/// Calls of the new transport come one after the other, and so that there is always one. The old one does not wait for them.
+#[test]
+fn the_old_transport_ends_though_calls_go_on() {
+    let old = WrittenDown::new(TransportMode::Drains);
+    let new = WrittenDown::new(TransportMode::Takes);
+    let mut node = migrating(&old, &new);
+    node.calls = 1;
+    node.send_bare(Step::new(8, Parts::BEGIN));
+    node.poll(1);
+    node.send_bare(Step::new(9, Parts::BEGIN));
+    node.poll(2);
+    assert_eq!((old.calls(), new.calls()), (vec![], vec![8, 9]));
+    assert_eq!(node.into_engine().kind(), KIND);
+}
+
+/// The server of the new transport may go away in order while calls of the old one go on: those are of another server.
+#[test]
+fn calls_go_on_when_the_new_transport_ends_in_order_and_not_when_it_is_lost() {
+    for (code, is_closed) in [(Code::Ok, false), (Code::Unavailable, true)] {
+        let [old, new] = [(); 2].map(|()| WrittenDown::new(TransportMode::Takes));
+        let mut node = migrating(&old, &new);
+        node.link.set_ended(ConnectionEnd {
+            code,
+            reason: String::new(),
+        });
+        new.change(TransportMode::Ended);
+        node.poll(1);
+        assert_eq!(old.is_closed(), is_closed, "{code:?}");
+    }
+}
+
+/// Steps that are given back for another engine to take the migration's place come again.
+#[test]
+fn a_cancellation_that_was_given_back_goes_where_its_call_is() {
+    let old = WrittenDown::new(TransportMode::Takes);
+    let new = WrittenDown::new(TransportMode::Takes);
+    let mut node = migrating(&old, &new);
+    node.send_bare(Step::new(8, Parts::BEGIN));
+    node.poll(1);
+    new.change(TransportMode::Waits);
+    node.send_bare(Step::new(8, Parts::CANCEL));
+    node.poll(2);
+    let link = Arc::clone(&node.link);
+    let mut engine = node.into_engine();
+    let mut given_back = Queue::with_bound(8);
+    let mut unused = [(); 3].map(|()| Queue::with_bound(0));
+    let [tx_out, rx_in, rx_out] = &mut unused;
+    engine.release(&mut Ports {
+        tx_in: &mut given_back,
+        tx_out,
+        rx_in,
+        rx_out,
+    });
+    let mut node = Node::new(End { engine, link });
+    while let Some(step) = given_back.pop() {
+        node.send_bare(step);
+    }
+    new.change(TransportMode::Takes);
+    node.poll(3);
+    assert_eq!((old.calls(), new.calls()), (vec![], vec![8, 8]));
+    assert_eq!(node.into_engine().kind(), MIGRATION);
 }

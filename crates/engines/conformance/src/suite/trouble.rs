@@ -321,6 +321,14 @@ pub(super) fn server_drains(make_pair: &dyn Fn() -> Pair) {
             node.link.ended()
         );
     }
+    bench.client.send(begin(3, UNARY, REQUEST), &content(3, 8));
+    bench.client.poll(bench.now);
+    let got = bench.client_next();
+    assert_eq!(
+        (got.call, got.parts, got.status),
+        (3, Parts::CANCEL, Code::Unavailable),
+        "no call is left without an end"
+    );
     bench.check_nothing_is_left();
 }
 
