@@ -139,7 +139,7 @@ impl PlayedNic {
 
     fn give(&mut self, head: EntryHead, packet: &[u8]) {
         let slots = 1 << self.ring.slots_log2;
-        let slot = self.ring.receive_base() + (self.given % slots << self.ring.slot_lines_log2);
+        let slot = self.ring.receive_base() + ((self.given % slots) << self.ring.slot_lines_log2);
         for (index, piece) in packet.chunks(LINE_BYTES).enumerate() {
             let mut line = [0; LINE_BYTES];
             line[..piece.len()].copy_from_slice(piece);
