@@ -1,6 +1,6 @@
 //! A bound on how many calls are in flight.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,8 @@ pub(crate) struct Limit {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<(u64, Waker)>,
+    /// By their tickets, which grow.
+    waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
 }
 
@@ -59,7 +60,7 @@ impl Limit {
             return;
         }
         let mut queue = self.queue();
-        let next = queue.waiting.pop_front();
+        let next = queue.waiting.pop_first();
         self.queued.store(queue.waiting.len(), Ordering::SeqCst);
         drop(queue);
         next.into_iter().for_each(|(_, waker)| waker.wake());
@@ -84,22 +85,17 @@ impl Future for Acquire {
 }
 
 impl Acquire {
+    /// Waits on. Who was woken for a place that another took first is where it was before.
     fn enqueue(&mut self, waker: &Waker) {
         let mut queue = self.limit.queue();
-        let place = queue
-            .waiting
-            .iter_mut()
-            .find(|(ticket, _)| Some(*ticket) == self.ticket);
-        match place {
-            Some((_, registered)) => registered.clone_from(waker),
-            None => {
-                queue.next_ticket += 1;
-                let ticket = queue.next_ticket;
-                queue.waiting.push_back((ticket, waker.clone()));
-                self.ticket = Some(ticket);
-            }
-        }
+        let ticket = *self.ticket.get_or_insert_with(|| {
+            queue.next_ticket += 1;
+            queue.next_ticket
+        });
+        let replaced = queue.waiting.insert(ticket, waker.clone());
         self.limit.queued.store(queue.waiting.len(), Ordering::SeqCst);
+        drop(queue);
+        drop(replaced);
     }
 }
 
@@ -107,9 +103,10 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let mut queue = self.limit.queue();
-        queue.waiting.retain(|(other, _)| *other != ticket);
+        let waker = queue.waiting.remove(&ticket);
         self.limit.queued.store(queue.waiting.len(), Ordering::SeqCst);
         drop(queue);
+        drop(waker);
         // If it was woken for a place that it did not take, the next may have it.
         self.limit.pass_on();
     }
@@ -164,5 +161,25 @@ mod tests {
                 .poll(&mut Context::from_waker(&waker))
                 .is_ready()
         );
+    }
+
+    #[test]
+    fn one_that_was_overtaken_keeps_its_turn() {
+        let limit = Limit::new(1);
+        let permit = limit.try_acquire().unwrap();
+        let woken: [Arc<Woken>; 2] = Default::default();
+        let mut waiting: Vec<_> = woken.iter().map(|_| Box::pin(limit.acquire())).collect();
+        let mut poll = |index: usize| {
+            let waker = Waker::from(woken[index].clone());
+            waiting[index].as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        assert!(poll(0).is_pending() && poll(1).is_pending());
+        drop(permit);
+        let overtaking = limit.try_acquire().unwrap();
+        assert!(poll(0).is_pending());
+        drop(overtaking);
+        let count = |woken: &Woken| woken.0.load(Ordering::SeqCst);
+        assert_eq!((count(&woken[0]), count(&woken[1])), (2, 0));
+        assert!(poll(0).is_ready());
     }
 }
