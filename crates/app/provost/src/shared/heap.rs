@@ -120,7 +120,14 @@ pub(crate) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
         .flatten();
     // A thread that is ending has no magazines any more.
     let at = cached.unwrap_or_else(|| SendHeap::get().allocate(class));
-    at.ok_or(HeapFull { bytes })
+    at.or_else(|| allocate_from_all(class)).ok_or(HeapFull { bytes })
+}
+
+/// Tries again with what this thread keeps for its next messages.
+#[cold]
+fn allocate_from_all(class: u8) -> Option<u32> {
+    let _ = MAGAZINES.try_with(|magazines| magazines.borrow_mut().flush());
+    SendHeap::get().allocate(class)
 }
 
 /// Adds an owner to a block, who frees it too; says whether that could be. It cannot for small blocks, and for what is no
