@@ -26,9 +26,10 @@ pub(crate) fn generate(
     services: Services,
     options: &Options,
 ) -> Result<BTreeMap<String, String>, Error> {
+    let here = |file: &&FileDescriptorProto| !options.is_extern_package(file.package());
+    check_packages(sources, sources.files.iter().filter(here))?;
     let generator = Generator::new(sources, services, options);
     let mut packages: BTreeMap<String, Package> = BTreeMap::new();
-    let here = |file: &&FileDescriptorProto| !options.is_extern_package(file.package());
     for file in sources.files.iter().filter(here) {
         let package = packages
             .entry(file.package().to_owned())
@@ -42,6 +43,26 @@ pub(crate) fn generate(
         .into_iter()
         .map(|(name, package)| (name, package.code.finish()))
         .collect())
+}
+
+/// Sees to it that no two packages are the same module.
+fn check_packages<'a>(
+    sources: &Sources,
+    files: impl Iterator<Item = &'a FileDescriptorProto>,
+) -> Result<(), Error> {
+    let mut taken: HashMap<Vec<String>, &str> = HashMap::new();
+    for file in files {
+        let (package, modules) = (file.package(), package_modules(file.package()));
+        let path = modules.join("::");
+        let other = *taken.entry(modules).or_insert(package);
+        if other != package {
+            let message = format!(
+                "the packages `{package}` and `{other}` would both be the module `{path}` in Rust; rename one of the two"
+            );
+            return Err(sources.problem_with_package(file, message).into());
+        }
+    }
+    Ok(())
 }
 
 /// A file that includes the files of the packages, in modules that nest as the packages do.

@@ -13,6 +13,9 @@ use crate::error::{Error, Place, Problem};
 /// The one proto2 file that may be imported: it declares options, of which no code is made.
 pub(crate) const DESCRIPTOR_PROTO: &str = "google/protobuf/descriptor.proto";
 
+/// The number of a file's package in its descriptor.
+const PACKAGE: i32 = 2;
+
 pub(crate) struct Sources {
     /// In an order in which a file comes after those that it imports.
     pub(crate) files: Vec<FileDescriptorProto>,
@@ -58,6 +61,11 @@ impl Sources {
             Some((file, path)) => self.problem(file, &path, message),
             None => Problem::without_place("", format!("{full_name}: {message}")),
         }
+    }
+
+    /// A problem with the package of a file.
+    pub(crate) fn problem_with_package(&self, file: &FileDescriptorProto, message: String) -> Problem {
+        self.problem(file, &[PACKAGE], message)
     }
 
     fn schema_problem(&self, error: &SchemaError) -> Problem {

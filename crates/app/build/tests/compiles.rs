@@ -14,6 +14,10 @@ pub mod golden {
     pub mod nesting {
         include!("golden/generated/golden.nesting.rs");
     }
+    /// Names and comments that are hard to say in Rust.
+    pub mod names {
+        include!("golden/generated/golden.names.rs");
+    }
     /// Options of one's own.
     pub mod options {
         include!("golden/generated/golden.options.rs");
@@ -78,6 +82,19 @@ fn attributes_and_extern_paths_are_where_they_belong() {
     assert_eq!(labelled.elsewhere.as_deref().map(|leaf| leaf.value), Some(1));
     let distinct = std::collections::HashSet::from([labelled::Choice::NotSet, labelled::Choice::Number(1)]);
     assert_eq!(distinct.len(), 2);
+}
+
+#[test]
+fn a_name_in_json_may_have_any_characters() {
+    use golden::names::Odd;
+    use provost::MessageCodec;
+    let odd = Odd {
+        quoted: "x".into(),
+        ..Odd::default()
+    };
+    let json = odd.to_json().expect("a form in JSON");
+    assert_eq!(json, r#"{"a\"b\\c":"x"}"#);
+    assert_eq!(Odd::from_json(&json).expect("what was written"), odd);
 }
 
 #[test]

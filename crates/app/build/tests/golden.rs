@@ -96,6 +96,30 @@ fn error_messages_are_as_checked_in() {
 }
 
 #[test]
+fn two_packages_are_not_one_module() {
+    let protos = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| fs::write(protos.path().join(name), text).expect("written");
+    write(
+        "small.proto",
+        "syntax = \"proto3\";\npackage shop.v1;\nmessage A {}\n",
+    );
+    write(
+        "large.proto",
+        "syntax = \"proto3\";\npackage shop.V1;\nmessage B {}\n",
+    );
+    let paths = ["small.proto", "large.proto"].map(|name| protos.path().join(name));
+    let error = configure()
+        .emit_rerun_if_changed(false)
+        .generate(&paths, &[protos.path()])
+        .expect_err("two packages for one module");
+    assert_eq!(
+        error.to_string(),
+        "large.proto:2:1: the packages `shop.V1` and `shop.v1` would both be the module `shop::v1` in Rust; \
+         rename one of the two\n  |\n2 | package shop.V1;\n  | ^^^^^^^^^^^^^^^^"
+    );
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let protos = directory("errors");
     let error = configure()
@@ -128,6 +152,7 @@ fn the_code_of_a_package_is_one_file_and_the_includes_nest() {
             "all.rs",
             "golden.everything.rs",
             "golden.known.rs",
+            "golden.names.rs",
             "golden.nesting.rs",
             "golden.options.rs",
             "golden.type.rs"

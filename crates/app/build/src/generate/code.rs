@@ -72,25 +72,48 @@ impl Code {
     }
 
     fn doc_lines(&mut self, comment: &str) {
-        let mut fenced = false;
+        let mut fence: Option<&str> = None;
         for line in comment.lines() {
-            let shown = match line.trim_start().starts_with("```") {
-                // A block of code in a comment is not a test in Rust, unless it says so.
-                true if !fenced && line.trim() == "```" => line.replace("```", "```text"),
-                false if !fenced => not_indented_code(line),
-                _ => line.to_owned(),
+            let marks = fence_of(line);
+            let shown = match (fence, marks) {
+                (None, None) => not_indented_code(line),
+                (None, Some(opened)) => {
+                    fence = Some(opened);
+                    // A block of code in a comment is not a test in Rust, unless it says so.
+                    let is_plain = line.trim() == opened;
+                    not_indented_code(line.trim_end()) + if is_plain { "text" } else { "" }
+                }
+                (Some(opened), Some(closed)) if closed.starts_with(opened) && line.trim() == closed => {
+                    fence = None;
+                    not_indented_code(line)
+                }
+                (Some(_), _) => line.to_owned(),
             };
-            fenced ^= line.trim_start().starts_with("```");
+            let shown: String = shown.chars().filter(|c| !NOT_IN_COMMENTS.contains(c)).collect();
             if shown.is_empty() {
                 self.line("///")
             } else {
                 self.line(format_args!("/// {shown}"))
             }
         }
-        if fenced {
-            self.line("/// ```");
+        if let Some(opened) = fence {
+            self.line(format_args!("/// {opened}"));
         }
     }
+}
+
+/// Characters that the compiler refuses in comments: a carriage return alone, and those that change the direction of text.
+const NOT_IN_COMMENTS: [char; 10] = [
+    '\r', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}',
+    '\u{2069}',
+];
+
+/// The marks at a line's beginning that open or close a block of code, if it has some.
+fn fence_of(line: &str) -> Option<&str> {
+    let text = line.trim_start();
+    let mark = text.chars().next().filter(|first| "`~".contains(*first))?;
+    let marks = &text[..text.len() - text.trim_start_matches(mark).len()];
+    (marks.len() >= 3).then_some(marks)
 }
 
 /// Four spaces would make the line code, and so a test: it keeps three.

@@ -204,7 +204,7 @@ impl Generator<'_> {
         };
         let json_name = self.json_name(context.full_name, field);
         format!(
-            "{} \"{}\" \"{json_name}\" [{kind}] [{shape}] {place};",
+            "{} \"{}\" {json_name:?} [{kind}] [{shape}] {place};",
             field.number, field.name
         )
     }

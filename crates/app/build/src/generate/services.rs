@@ -57,7 +57,7 @@ impl Generator<'_> {
     }
 
     fn stubs<'s>(&self, service: &'s Service, modules: &[String]) -> Result<Stubs<'s>, Error> {
-        let mut taken = Scope::new();
+        let (mut taken, mut streams) = (Scope::new(), Scope::new());
         let mut methods = Vec::with_capacity(service.methods.len());
         for (index, method) in service.methods.iter().enumerate() {
             let function = match snake(&method.name) {
@@ -66,6 +66,9 @@ impl Generator<'_> {
             };
             let full_name = qualified(&service.full_name, &method.name);
             taken.take(self.sources, &function, &full_name)?;
+            if method.server_streaming {
+                streams.take(self.sources, &stream_ident(method), &full_name)?;
+            }
             // Types are named from inside of the client's or server's module, and one deeper in the blocking client's.
             let path =
                 |id: MessageId| from_within(&self.path(modules, &self.sources.schema.message(id).full_name));
@@ -223,6 +226,11 @@ fn kind(method: &Method) -> (&'static str, &'static str) {
     }
 }
 
+/// The type of the stream that a method answers with.
+fn stream_ident(method: &Method) -> String {
+    format!("{}Stream", camel(&method.name).trim_end_matches('_'))
+}
+
 /// A service with its names in Rust.
 struct Stubs<'a> {
     service: &'a Service,
@@ -249,6 +257,11 @@ impl Stubs<'_> {
 
     fn ident(&self) -> &str {
         self.ident.trim_end_matches('_')
+    }
+
+    /// What the server's struct calls its parameter: another name than the trait's.
+    fn generic(&self) -> &'static str {
+        if self.ident == "T" { "S" } else { "T" }
     }
 
     fn client(&self, code: &mut Code) {
@@ -308,7 +321,7 @@ impl Stubs<'_> {
     }
 
     fn server(&self, code: &mut Code) {
-        let ident = self.ident();
+        let (ident, handlers) = (self.ident(), &self.ident);
         code.line("");
         code.line(format_args!(
             "/// Server of the service `{}`.",
@@ -330,7 +343,7 @@ impl Stubs<'_> {
             "/// Implement this, with `async fn`s, and give it to [`{ident}Server`]."
         ));
         code.block(
-            format_args!("pub trait {ident}: ::core::marker::Send + ::core::marker::Sync + 'static {{"),
+            format_args!("pub trait {handlers}: ::core::marker::Send + ::core::marker::Sync + 'static {{"),
             |code| {
                 for (position, stub) in self.methods.iter().enumerate() {
                     if position > 0 {
@@ -345,36 +358,41 @@ impl Stubs<'_> {
     }
 
     fn server_struct(&self, code: &mut Code) {
-        let ident = self.ident();
+        let (ident, handlers, generic) = (self.ident(), self.ident.as_str(), self.generic());
+        let methods = if self.methods.is_empty() { "_" } else { "methods" };
         code.line("");
         code.line(format_args!(
-            "/// Offers an implementation of [`{ident}`] on a server."
+            "/// Offers an implementation of [`{handlers}`] on a server."
         ));
-        code.block(format_args!("pub struct {ident}Server<T> {{"), |code| {
-            code.line("inner: ::std::sync::Arc<T>,");
-        });
-        code.line("");
-        code.block(format_args!("impl<T: {ident}> {ident}Server<T> {{"), |code| {
-            code.line("/// Offers this implementation.");
-            code.block("pub fn new(inner: T) -> Self {", |code| {
-                code.line("Self::from_arc(::std::sync::Arc::new(inner))")
-            });
-            code.line("");
-            code.line("/// Offers an implementation that is shared with others.");
-            code.block("pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {", |code| {
-                code.line("Self { inner }")
-            });
-            code.line("");
-            code.line("/// Offers this implementation, whose calls an interceptor sees first.");
-            let signature = "pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) \
-                             -> ::provost::InterceptedService<Self> {";
-            code.block(signature, |code| {
-                code.line("::provost::InterceptedService::new(Self::new(inner), interceptor)");
-            });
+        code.block(format_args!("pub struct {ident}Server<{generic}> {{"), |code| {
+            code.line(format_args!("inner: ::std::sync::Arc<{generic}>,"));
         });
         code.line("");
         code.block(
-            format_args!("impl<T> ::core::clone::Clone for {ident}Server<T> {{"),
+            format_args!("impl<{generic}: {handlers}> {ident}Server<{generic}> {{"),
+            |code| {
+                code.line("/// Offers this implementation.");
+                code.block(format_args!("pub fn new(inner: {generic}) -> Self {{"), |code| {
+                    code.line("Self::from_arc(::std::sync::Arc::new(inner))")
+                });
+                code.line("");
+                code.line("/// Offers an implementation that is shared with others.");
+                let signature = format!("pub fn from_arc(inner: ::std::sync::Arc<{generic}>) -> Self {{");
+                code.block(signature, |code| code.line("Self { inner }"));
+                code.line("");
+                code.line("/// Offers this implementation, whose calls an interceptor sees first.");
+                let signature = format!(
+                    "pub fn with_interceptor(inner: {generic}, interceptor: impl ::provost::CallInterceptor) \
+                 -> ::provost::InterceptedService<Self> {{"
+                );
+                code.block(signature, |code| {
+                    code.line("::provost::InterceptedService::new(Self::new(inner), interceptor)");
+                });
+            },
+        );
+        code.line("");
+        code.block(
+            format_args!("impl<{generic}> ::core::clone::Clone for {ident}Server<{generic}> {{"),
             |code| {
                 code.block("fn clone(&self) -> Self {", |code| {
                     code.line("Self { inner: ::std::sync::Arc::clone(&self.inner) }");
@@ -383,7 +401,7 @@ impl Stubs<'_> {
         );
         code.line("");
         code.block(
-            format_args!("impl<T> ::core::fmt::Debug for {ident}Server<T> {{"),
+            format_args!("impl<{generic}> ::core::fmt::Debug for {ident}Server<{generic}> {{"),
             |code| {
                 let signature =
                     "fn fmt(&self, formatter: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {";
@@ -394,7 +412,9 @@ impl Stubs<'_> {
         );
         code.line("");
         code.block(
-            format_args!("impl<T: {ident}> ::provost::codegen::Service for {ident}Server<T> {{"),
+            format_args!(
+                "impl<{generic}: {handlers}> ::provost::codegen::Service for {ident}Server<{generic}> {{"
+            ),
             |code| {
                 code.block(
                     "fn descriptor(&self) -> &'static ::provost::codegen::ServiceDescriptor {",
@@ -404,9 +424,10 @@ impl Stubs<'_> {
                 );
                 code.line("");
                 code.block(
-                    "fn register(&self, methods: &mut ::provost::codegen::Methods) {",
+                    format_args!("fn register(&self, {methods}: &mut ::provost::codegen::Methods) {{"),
                     |code| {
-                        self.methods.iter().for_each(|stub| stub.register(code, ident));
+                        let register = |stub: &Stub<'_>| stub.register(code, (generic, handlers));
+                        self.methods.iter().for_each(register);
                     },
                 );
             },
@@ -565,7 +586,7 @@ impl Stub<'_> {
             ..
         } = self;
         let answer = if self.method.server_streaming {
-            let name = format!("{}Stream", camel(&self.method.name).trim_end_matches('_'));
+            let name = stream_ident(self.method);
             let item = format!("::core::result::Result<{output}, ::provost::Status>");
             code.line(format_args!(
                 "/// The stream that [`{function}`](Self::{function}) answers with."
@@ -593,7 +614,7 @@ impl Stub<'_> {
         ));
     }
 
-    fn register(&self, code: &mut Code, ident: &str) {
+    fn register(&self, code: &mut Code, (generic, handlers): (&str, &str)) {
         let (_, registered) = kind(self.method);
         code.line("let inner = ::std::sync::Arc::clone(&self.inner);");
         code.enter(format_args!(
@@ -602,7 +623,7 @@ impl Stub<'_> {
         ));
         code.line("let inner = ::std::sync::Arc::clone(&inner);");
         code.line(format_args!(
-            "async move {{ <T as {ident}>::{}(&*inner, request).await }}",
+            "async move {{ <{generic} as {handlers}>::{}(&*inner, request).await }}",
             self.function
         ));
         code.leave("});");

@@ -6,6 +6,9 @@ pub mod golden {
     pub mod known {
         include!(concat!(env!("OUT_DIR"), "/golden.known.rs"));
     }
+    pub mod names {
+        include!(concat!(env!("OUT_DIR"), "/golden.names.rs"));
+    }
     pub mod nesting {
         include!(concat!(env!("OUT_DIR"), "/golden.nesting.rs"));
     }
