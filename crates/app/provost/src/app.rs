@@ -1,7 +1,10 @@
 //! [`App`]: this process at its node's service, attached and kept attached.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use provost_shm::{TimeSliceChoice, now_ns};
@@ -10,12 +13,15 @@ use crate::attach::{AttachConfig, attach};
 use crate::channel::ChannelInner;
 use crate::fork::refuse_child;
 use crate::link::{Link, Observer, SPIN_DEFAULT, Waits, block_on};
+use crate::reactor::Timer;
 use crate::status::{Code, Status};
-use crate::waker_list::WakerList;
+use crate::waker_list::{WakerList, WakerPlace};
 
 /// Time before an attempt to attach or connect again, the first and the most. It doubles with each failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// Channels of an app that are being connected again at a time. The service carries out 64 requests of an app at a time.
+const ATTEMPTS_MAX: usize = 32;
 
 /// This process's attachment to the service of its node. Channels and servers use [`App::global`] unless they are
 /// told otherwise, so most programs never name one.
@@ -60,6 +66,8 @@ struct AppState {
     waiters: WakerList,
     /// Whether the thread that puts things back in order is at work.
     has_keeper: bool,
+    /// Where it waits.
+    keeper: WakerList,
 }
 
 impl App {
@@ -264,17 +272,22 @@ impl AppInner {
 
     /// Has everything put back in order, in a thread of its own for as long as that takes.
     pub(crate) fn keep(self: &Arc<Self>) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.has_keeper, true) {
+        if std::mem::replace(&mut self.state().has_keeper, true) {
             return;
         }
-        drop(state);
         let app = Arc::downgrade(self);
         let keeper = std::thread::Builder::new().name("provost-keeper".to_owned());
         if keeper.spawn(move || Keeper::new(app).run()).is_err() {
             // Without a thread now, whoever finds something down next tries again.
             self.state().has_keeper = false;
         }
+    }
+
+    /// As [`AppInner::keep`], for what was lost or added just now.
+    pub(crate) fn keep_at_once(self: &Arc<Self>) {
+        self.keep();
+        let keeper = self.state().keeper.clone();
+        keeper.wake_all();
     }
 
     fn state(&self) -> MutexGuard<'_, AppState> {
@@ -303,7 +316,7 @@ impl Observer for LinkObserver {
             )
         });
         if lost.count() > 0 {
-            app.keep();
+            app.keep_at_once();
         }
     }
 
@@ -314,15 +327,14 @@ impl Observer for LinkObserver {
         for channel in channels.iter().filter_map(Weak::upgrade) {
             channel.lose(|current| current.link.number == link, &status);
         }
-        app.keep();
+        app.keep_at_once();
     }
 }
 
-/// Attaches and connects again whatever is not, waiting longer after each failure.
+/// Attaches and connects again whatever is not, waiting longer after each failure. Channels do not wait for each other.
 struct Keeper {
     app: Weak<AppInner>,
     attach: Backoff,
-    connect: Backoff,
 }
 
 impl Keeper {
@@ -330,18 +342,67 @@ impl Keeper {
         Keeper {
             app,
             attach: Backoff::new(),
-            connect: Backoff::new(),
         }
     }
 
     fn run(mut self) {
         while let Some(app) = self.app.upgrade() {
-            let pause = self.put_in_order(&app);
-            if pause.is_none() && Self::is_done(&app) {
+            let Some(link) = self.link(&app) else {
+                drop(app);
+                std::thread::sleep(self.attach.next());
+                continue;
+            };
+            self.attach.reset();
+            let place = app.state().keeper.place();
+            drop(app);
+            let mut reconnecting = Vec::new();
+            block_on(poll_fn(|context| {
+                self.poll_channels(&link, &place, &mut reconnecting, context)
+            }));
+            if self.app.upgrade().is_none_or(|app| Self::is_done(&app)) {
                 return;
             }
-            drop(app);
-            std::thread::sleep(pause.unwrap_or(BACKOFF_MIN));
+        }
+    }
+
+    /// The link, if there is one now or can be.
+    fn link(&self, app: &Arc<AppInner>) -> Option<Arc<Link>> {
+        match app.link().map_or_else(|| app.attach_now(), Ok) {
+            Ok(link) => Some(link),
+            Err(status) => {
+                let channels = app.channels();
+                channels.iter().for_each(|channel| channel.note_no_link(&status));
+                None
+            }
+        }
+    }
+
+    /// Connects channels again that are not connected, those included that are lost meanwhile. Ready when all are, or the link is
+    /// over.
+    fn poll_channels(
+        &self,
+        link: &Arc<Link>,
+        place: &WakerPlace,
+        reconnecting: &mut Vec<Reconnecting>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        // Before looking, so that what is lost after that is looked at again.
+        place.register(context.waker());
+        let Some(app) = self.app.upgrade().filter(|_| !link.is_dead()) else {
+            return Poll::Ready(());
+        };
+        for channel in app.channels().iter().filter(|channel| !channel.is_connected()) {
+            if !reconnecting.iter().any(|other| other.is_of(channel)) {
+                reconnecting.push(Reconnecting::of(channel));
+            }
+        }
+        let under_way = reconnecting.iter().filter(|channel| channel.attempt.is_some());
+        let mut free = ATTEMPTS_MAX.saturating_sub(under_way.count());
+        reconnecting.retain_mut(|channel| channel.poll(link, &mut free, context).is_pending());
+        if reconnecting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
         }
     }
 
@@ -355,31 +416,56 @@ impl Keeper {
         state.has_keeper = !is_done;
         is_done
     }
+}
 
-    /// Tries once. Says how long to wait before the next attempt if something is still down.
-    fn put_in_order(&mut self, app: &Arc<AppInner>) -> Option<Duration> {
-        let link = match app.link().map_or_else(|| app.attach_now(), Ok) {
-            Ok(link) => link,
-            Err(status) => {
-                app.channels()
-                    .iter()
-                    .for_each(|channel| channel.note_no_link(&status));
-                return Some(self.attach.next());
-            }
-        };
-        self.attach.reset();
-        let down = app
-            .channels()
-            .into_iter()
-            .filter(|channel| !channel.is_connected());
-        let failed = down
-            .filter(|channel| block_on(channel.connect_over(&link)).is_err())
-            .count();
-        if failed > 0 {
-            return Some(self.connect.next());
+/// A channel that is connected again.
+struct Reconnecting {
+    channel: Weak<ChannelInner>,
+    attempt: Option<Pin<Box<dyn Future<Output = Result<(), Status>>>>>,
+    /// What comes before the next attempt.
+    pause: Timer,
+    backoff: Backoff,
+}
+
+impl Reconnecting {
+    fn of(channel: &Arc<ChannelInner>) -> Reconnecting {
+        Reconnecting {
+            channel: Arc::downgrade(channel),
+            attempt: None,
+            pause: Timer::new(Duration::ZERO),
+            backoff: Backoff::new(),
         }
-        self.connect.reset();
-        None
+    }
+
+    fn is_of(&self, channel: &Arc<ChannelInner>) -> bool {
+        std::ptr::eq(self.channel.as_ptr(), Arc::as_ptr(channel))
+    }
+
+    /// Ready when the channel is connected, or nobody has it any more. Begins an attempt if so many more may be under way.
+    fn poll(&mut self, link: &Arc<Link>, free: &mut usize, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(attempt) = &mut self.attempt {
+                let connected = ready!(attempt.as_mut().poll(context));
+                self.attempt = None;
+                // Another one has its turn.
+                context.waker().wake_by_ref();
+                if connected.is_ok() {
+                    return Poll::Ready(());
+                }
+                self.pause = Timer::new(self.backoff.next());
+            }
+            ready!(self.pause.poll(context));
+            let down = |channel: &Arc<ChannelInner>| !channel.is_connected();
+            let Some(channel) = self.channel.upgrade().filter(down) else {
+                return Poll::Ready(());
+            };
+            if *free == 0 {
+                return Poll::Pending;
+            }
+            *free -= 1;
+            let link = link.clone();
+            self.attempt = Some(Box::pin(async move { channel.connect_over(&link).await }));
+        }
     }
 }
 

@@ -434,7 +434,7 @@ impl ChannelBuilder {
         let app = self.app.clone().map_or_else(App::global_lazily, Ok)?;
         let (inner, rules) = self.unconnected(&app, target.into());
         inner.app.add_channel(&inner);
-        inner.app.keep();
+        inner.app.keep_at_once();
         let way = Way::Managed(inner);
         Ok(Channel { way, rules })
     }
@@ -528,7 +528,7 @@ impl ChannelInner {
             current.number == connection.number && Arc::ptr_eq(&current.link, &connection.link)
         };
         self.lose(is_it, &Status::unavailable("the connection closed"));
-        self.app.keep();
+        self.app.keep_at_once();
     }
 
     /// Connects over this link.

@@ -72,7 +72,10 @@ impl<T> StreamSender<T> {
             }
             if shared.items.len() == shared.capacity {
                 item = Some(next);
-                shared.sender = Some(context.waker().clone());
+                let replaced = shared.sender.replace(context.waker().clone());
+                // Wakers go without the lock: one may be the last owner of a task that has the other end.
+                drop(shared);
+                drop(replaced);
                 return Poll::Pending;
             }
             shared.items.push_back(next);
@@ -102,7 +105,9 @@ impl<T> Stream for SentStream<T> {
         let mut shared = lock(&self.shared);
         let item = shared.items.pop_front();
         if item.is_none() && shared.has_sender {
-            shared.receiver = Some(context.waker().clone());
+            let replaced = shared.receiver.replace(context.waker().clone());
+            drop(shared);
+            drop(replaced);
             return Poll::Pending;
         }
         let sender = shared.sender.take();

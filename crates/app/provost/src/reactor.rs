@@ -199,7 +199,9 @@ impl Timer {
         let key = *self
             .key
             .get_or_insert_with(|| (self.due_ns, reactor.new_link_number()));
-        lock(&reactor.timers).insert(key, context.waker().clone());
+        // Dropped without the lock: it may be the last owner of a task that has a timer.
+        let replaced = lock(&reactor.timers).insert(key, context.waker().clone());
+        drop(replaced);
         Reactor::wake_before(self.due_ns);
         Poll::Pending
     }
@@ -212,7 +214,8 @@ impl Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         if let (Some(key), Some(reactor)) = (self.key, REACTOR.get()) {
-            lock(&reactor.timers).remove(&key);
+            let waker = lock(&reactor.timers).remove(&key);
+            drop(waker);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use provost::blocking::block_on;
 use provost::{App, CallDefaults, Channel, ChannelState, Code, Readiness, Server, Status};
-use support::fake::FakeService;
-use support::{NOTES, Note, Notes, NotesClient, eventually};
+use support::fake::{BLACK_HOLE, FakeService};
+use support::{NOTES, Note, Notes, NotesClient, World, eventually};
 
 /// How long a test waits for what must come.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -160,6 +161,27 @@ fn a_change_of_state_wakes_who_waits_for_it() {
 }
 
 #[test]
+fn a_channel_that_cannot_connect_keeps_no_other_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let _service = FakeService::start(&socket);
+    let app = lazy_app(&socket);
+    let server = LazyServer::start(&lazy_app(&socket));
+    eventually("the server is ready", || server.times_ready() == 1);
+    let first = Channel::builder(&NOTES)
+        .app(&app)
+        .connect_lazily(BLACK_HOLE)
+        .unwrap();
+    let second = lazy_channel(&app);
+    block_on(second.on_ready()).unwrap();
+    // One that comes while the first is being tried.
+    let third = lazy_channel(&app);
+    block_on(third.on_ready()).unwrap();
+    block_on(echoes(&third, 1)).unwrap();
+    assert_eq!(first.state(), ChannelState::Connecting);
+}
+
+#[test]
 fn calls_of_a_lazy_channel_fail_at_once_unless_they_wait() {
     let directory = tempfile::tempdir().unwrap();
     let app = lazy_app(&directory.path().join("socket"));
@@ -169,4 +191,37 @@ fn calls_of_a_lazy_channel_fail_at_once_unless_they_wait() {
     // A connection that must be there now still needs a node.
     let connected = block_on(Channel::builder(&NOTES).app(&app).connect(""));
     assert_eq!(connected.unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn a_connection_that_nobody_waits_for_any_more_is_closed() {
+    let mut world = World::new();
+    let app = world.app();
+    // It brings the schema, and stays.
+    let kept = block_on(NotesClient::connect(&app)).unwrap();
+    let stats = world.service.stats.clone();
+    let count = |words: &AtomicUsize| words.load(Ordering::SeqCst);
+    // Given up before the service has answered, and after that.
+    for is_answered in [false, true] {
+        let (made, closed) = (count(&stats.connections), count(&stats.closed));
+        stats.is_deaf.store(true, Ordering::SeqCst);
+        let mut connecting = Box::pin(NotesClient::connect(&app));
+        let polled = block_on(std::future::poll_fn(|context| {
+            Poll::Ready(connecting.as_mut().poll(context).is_pending())
+        }));
+        assert!(polled);
+        if !is_answered {
+            drop(connecting);
+            stats.is_deaf.store(false, Ordering::SeqCst);
+        } else {
+            stats.is_deaf.store(false, Ordering::SeqCst);
+            eventually("the connection is made", || count(&stats.connections) > made);
+            drop(connecting);
+        }
+        eventually("the connection is closed", || count(&stats.closed) > closed);
+        assert_eq!(count(&stats.connections) - made, count(&stats.closed) - closed);
+    }
+    assert!(block_on(kept.echo(Note::new(1, "hello"))).is_ok());
+    world.shut_down();
+    assert!(world.join().is_ok());
 }

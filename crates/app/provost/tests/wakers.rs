@@ -3,15 +3,16 @@
 mod support;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Wake, Waker};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
 use provost::blocking::block_on;
-use provost::{App, Server};
+use provost::codegen::Stream;
+use provost::{App, Server, StreamSender};
 use support::{Note, Notes, NotesClient, World, eventually};
 
 /// Wakers that may be alive at a time: a server's own places keep the last that they were polled with.
@@ -79,6 +80,28 @@ fn a_channel_keeps_no_wakers_of_who_asks_for_its_state() {
     };
     let (alive, _) = poll_with_new_wakers(channel.state_changed(channel.state()), enough);
     assert_eq!(alive, 1);
+}
+
+/// A waker that is the owner of its task, and so of what that has, as those of executors are that keep a waiting task nowhere else.
+struct OwnerOfTask {
+    _task: Mutex<StreamSender<u32>>,
+}
+
+impl Wake for OwnerOfTask {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_may_be_the_last_owner_of_the_other_end() {
+    let (sender, mut stream) = provost::stream(1);
+    let mut poll = |waker: Waker| Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker));
+    let owner = OwnerOfTask {
+        _task: Mutex::new(sender),
+    };
+    assert_eq!(poll(Arc::new(owner).into()), Poll::Pending);
+    // The stream has gone to another task, and the first one with its waker.
+    assert_eq!(poll(Waker::noop().clone()), Poll::Pending);
+    assert_eq!(poll(Waker::noop().clone()), Poll::Ready(None));
 }
 
 fn connected(app: &App) -> NotesClient {

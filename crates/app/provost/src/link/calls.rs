@@ -321,16 +321,22 @@ pub(crate) const CANCELLED: LocalEnd = LocalEnd {
 };
 
 impl CallState {
-    /// Has `waker` woken when something comes for this half.
-    pub(crate) fn register(&mut self, half: Half, waker: &Waker) {
+    /// Has `waker` woken when something comes for this half. The one in whose place it is must be dropped without the lock: it may be the
+    /// last owner of a task that has another half of the call.
+    #[must_use]
+    pub(crate) fn register(&mut self, half: Half, waker: &Waker) -> Option<Waker> {
         let place = match half {
             Half::Reader => &mut self.reader,
             Half::Writer => &mut self.writer,
             Half::Owner => &mut self.owner,
         };
-        match place {
-            Some(registered) => registered.clone_from(waker),
-            None => *place = Some(waker.clone()),
+        let is_registered = place
+            .as_ref()
+            .is_some_and(|registered| registered.will_wake(waker));
+        if is_registered {
+            None
+        } else {
+            place.replace(waker.clone())
         }
     }
 

@@ -29,7 +29,6 @@ pub(crate) struct Control {
     next_id: AtomicU64,
     /// Requests under way, by id.
     pending: Mutex<HashMap<u64, Pending>>,
-    /// Services that were taken back on the service's own account.
     /// Services that were taken back on the service's own account, each with the reason.
     unbound: Mutex<Vec<(String, Status)>>,
     /// How many these are, for servers, which ask with each call.
@@ -49,9 +48,11 @@ struct Pending {
 /// Services that were taken back and that nobody has asked about, at most.
 const UNBOUND_MAX: usize = 1024;
 
-/// A packet that is not a reply to a request.
+/// A packet that is not a reply to a request under way.
 pub(crate) enum Notice {
     Segment(SegmentAdded, OwnedFd),
+    /// What was done for a request that was given up.
+    Unwanted(reply::Body),
     Region(RegionReplaced, OwnedFd),
     Peer(PeerDescription),
     Unbound(ServiceUnbound),
@@ -114,16 +115,19 @@ impl Control {
             return Poll::Ready(Err(Status::internal("nobody waits for this reply")));
         };
         let Some(reply) = entry.reply.take() else {
-            entry.waker = Some(context.waker().clone());
+            let replaced = entry.waker.replace(context.waker().clone());
+            drop(pending);
+            drop(replaced);
             return Poll::Pending;
         };
         pending.remove(&id);
         Poll::Ready(reply)
     }
 
-    /// Gives a request up.
-    pub(crate) fn forget(&self, id: u64) {
-        self.pending().remove(&id);
+    /// Gives a request up; its reply, if it has come.
+    pub(crate) fn forget(&self, id: u64) -> Option<Result<reply::Body, Status>> {
+        let entry = self.pending().remove(&id)?;
+        entry.reply
     }
 
     /// The next of these services that was taken back on the service's own account: why.
@@ -190,11 +194,15 @@ impl Control {
                         Err(Status::new(Code::from_number(failed.code), failed.message)),
                     );
                 }
-                Some(body) => self.answer(reply.id, Ok(body)),
-                None => self.answer(
-                    reply.id,
-                    Err(Status::internal("the node's service sent an empty reply")),
-                ),
+                Some(body) => {
+                    if let Some(Ok(body)) = self.answer(reply.id, Ok(body)) {
+                        notice(Notice::Unwanted(body))?;
+                    }
+                }
+                None => {
+                    let empty = Status::internal("the node's service sent an empty reply");
+                    self.answer(reply.id, Err(empty));
+                }
             }
         }
     }
@@ -210,13 +218,17 @@ impl Control {
         }
     }
 
-    fn answer(&self, id: u64, reply: Result<reply::Body, Status>) {
+    /// Gives a reply to who waits for it, or back if nobody does.
+    fn answer(&self, id: u64, reply: Result<reply::Body, Status>) -> Option<Result<reply::Body, Status>> {
         let mut pending = self.pending();
-        let Some(entry) = pending.get_mut(&id) else { return };
+        let Some(entry) = pending.get_mut(&id) else {
+            return Some(reply);
+        };
         entry.reply.get_or_insert(reply);
         let waker = entry.waker.take();
         drop(pending);
         waker.into_iter().for_each(Waker::wake);
+        None
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {

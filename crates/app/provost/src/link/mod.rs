@@ -37,7 +37,7 @@ use provost_shm::{
 };
 use provost_wire::Code;
 use provost_wire::control::{RegionMapped, RegionReplaced, SegmentAdded, reply, request};
-use provost_wire::descriptor::{Parts, Submission, submission_kind};
+use provost_wire::descriptor::{Completion, Parts, Submission, submission_kind};
 use provost_wire::limits::RING_SLOTS_MAX;
 
 pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
@@ -235,12 +235,17 @@ impl Link {
 
     /// Closes a call, whatever came for it and was not taken.
     pub(crate) fn close(&self, id: CallId) {
-        let mut blocks = Vec::new();
-        let slot = self.calls.close(id, |step| blocks.push(step.block));
-        blocks.into_iter().for_each(|block| self.reclaim(block));
-        if let Some(slot) = slot {
+        let steps = self.close_with_steps(id);
+        steps.into_iter().for_each(|step| self.reclaim(step.block));
+    }
+
+    /// Closes a call; the steps that came for it and were not taken.
+    pub(crate) fn close_with_steps(&self, id: CallId) -> Vec<Completion> {
+        let mut steps = Vec::new();
+        if let Some(slot) = self.calls.close(id, |step| steps.push(step)) {
             self.outbox().free_calls.push(slot);
         }
+        steps
     }
 
     /// Submits a later step of a call. The outgoing stays with the caller when it is not submitted.
@@ -331,10 +336,7 @@ impl Link {
         timeout: Duration,
     ) -> Result<reply::Body, Status> {
         self.control.send(id, body, descriptors)?;
-        let _forget = Forget {
-            control: &self.control,
-            id,
-        };
+        let _forget = Forget { link: self, id };
         if self.is_dead() {
             return Err(Status::unavailable(SERVICE_GONE.reason));
         }
@@ -366,6 +368,10 @@ impl Link {
     fn take_control(&self) -> io::Result<()> {
         self.control.receive(|notice| match notice {
             Notice::Segment(added, memory) => self.take_segment(&added, memory),
+            Notice::Unwanted(reply) => {
+                self.undo(&reply);
+                Ok(())
+            }
             Notice::Region(replaced, memory) => self.take_region(&replaced, memory),
             Notice::Peer(description) => {
                 self.note_peer(description);
@@ -377,6 +383,13 @@ impl Link {
                 Ok(())
             }
         })
+    }
+
+    /// Takes back what the service has done for a request that was given up meanwhile.
+    fn undo(&self, reply: &reply::Body) {
+        if let reply::Body::Connected(connected) = reply {
+            self.close_connection(connected.connection);
+        }
     }
 
     fn take_segment(&self, added: &SegmentAdded, memory: OwnedFd) -> io::Result<()> {
@@ -486,13 +499,15 @@ impl Link {
 }
 
 struct Forget<'a> {
-    control: &'a Control,
+    link: &'a Link,
     id: u64,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.control.forget(self.id);
+        if let Some(Ok(reply)) = self.link.control.forget(self.id) {
+            self.link.undo(&reply);
+        }
     }
 }
 

@@ -210,7 +210,9 @@ impl Waiter {
         if let Some(end) = state.ended {
             return Some(Err(end));
         }
-        state.register(half, context.waker());
+        let replaced = state.register(half, context.waker());
+        drop(state);
+        drop(replaced);
         None
     }
 

@@ -166,9 +166,15 @@ impl Serving {
             self.note_taken_back();
             self.poll_drained(context);
             let is_unbound = self.poll_unbinding(context);
-            self.poll_ready_tasks();
+            let has_yielded = self.poll_ready_tasks();
             match self.poll_inbox(is_unbound, context) {
                 Poll::Ready(Ok(Found::Call(begin))) => self.start(begin),
+                // What the handler waits for may be a matter of the executor, or of calls that nobody has taken off the ring.
+                Poll::Ready(Ok(Found::ReadyTask)) if has_yielded => {
+                    self.link.look_in();
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Ok(Found::ReadyTask)) => {}
                 Poll::Ready(Ok(Found::Nothing)) => {
                     let refused = self.refusal.take().map(Outcome::Refused);
@@ -218,7 +224,10 @@ impl Serving {
             .requests
             .retain(|id| control.poll_reply(*id, context).is_pending());
         if unbinding.late.poll(context).is_ready() {
-            unbinding.requests.drain(..).for_each(|id| control.forget(id));
+            unbinding
+                .requests
+                .drain(..)
+                .for_each(|id| drop(control.forget(id)));
         }
         let is_unbound = unbinding.requests.is_empty();
         if is_unbound {
@@ -249,14 +258,13 @@ impl Serving {
         let is_done = is_unbound && running == 0;
         let ready = &self.ready;
         let found = self.inbox.poll_keeping(Half::Reader, context, |state| {
-            if !ready.is_empty() {
-                return Some(Found::ReadyTask);
-            }
+            // Ready handlers were polled just now: a call first, or they would keep it waiting.
             let call = has_room
                 .then(|| state.steps.pop_front())
                 .flatten()
                 .map(Found::Call);
-            call.or(is_done.then_some(Found::Nothing))
+            call.or_else(|| (!ready.is_empty()).then_some(Found::ReadyTask))
+                .or(is_done.then_some(Found::Nothing))
         });
         self.inbox.step_aside();
         found
@@ -272,7 +280,7 @@ impl Serving {
             return;
         };
         if self.ready.is_stopped() {
-            return call.refuse(&Status::new(SERVER_STOPPED.code, SERVER_STOPPED.reason));
+            return call.refuse(&stopped());
         }
         if self.overload == Overload::Refuse && self.running() >= self.concurrency_limit {
             self.counts.iter().for_each(ServerCounts::note_shed);
@@ -301,7 +309,9 @@ impl Serving {
         (task.service, task.method) = (service, usize::from(method));
         task.counted = counted;
         if let Some(mut state) = self.link.calls.state(call.id()) {
-            state.register(Half::Owner, &task.waker);
+            let replaced = state.register(Half::Owner, &task.waker);
+            drop(state);
+            drop(replaced);
         }
         place.start(ServerCall::Managed(call));
         task.place = Some(place);
@@ -330,15 +340,17 @@ impl Serving {
         })
     }
 
-    fn poll_ready_tasks(&mut self) {
+    /// Says whether one of the handlers is to be polled again at once.
+    fn poll_ready_tasks(&mut self) -> bool {
+        let mut has_yielded = false;
         for _ in 0..POLLS_MAX {
-            let Some(index) = self.ready.pop() else { return };
-            self.tasks[index as usize]
-                .wake
-                .is_queued
-                .store(false, Ordering::SeqCst);
+            let Some(index) = self.ready.pop() else { break };
+            let at = index as usize;
+            self.tasks[at].wake.is_queued.store(false, Ordering::SeqCst);
             self.poll_task(index);
+            has_yielded |= self.tasks[at].wake.is_queued.load(Ordering::SeqCst);
         }
+        has_yielded
     }
 
     fn poll_task(&mut self, index: u32) {
@@ -392,11 +404,24 @@ impl Drop for Serving {
             Some(unbinding) => std::mem::take(&mut unbinding.requests),
             None => self.unbind(),
         };
-        requests.into_iter().for_each(|id| self.link.control.forget(id));
-        self.tasks.clear();
+        for id in requests {
+            self.link.control.forget(id);
+        }
+        for place in self.tasks.iter_mut().filter_map(|task| task.place.as_mut()) {
+            drop_handler(&mut **place);
+        }
         self.inbox.leave();
-        self.link.close(self.inbox.id());
+        // Calls that no handler has begun end as those do whose handlers are dropped.
+        for begin in self.link.close_with_steps(self.inbox.id()) {
+            if let Some(call) = ManagedCall::new(&self.link, begin) {
+                call.refuse(&stopped());
+            }
+        }
     }
+}
+
+fn stopped() -> Status {
+    Status::new(SERVER_STOPPED.code, SERVER_STOPPED.reason)
 }
 
 /// Drops a handler's future; a panic on the way ends there. Says whether there was none.
@@ -419,10 +444,15 @@ pub(super) struct Ready {
 impl Ready {
     fn register(&self, waker: &Waker) {
         let mut registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *registered {
-            Some(registered) => registered.clone_from(waker),
-            None => *registered = Some(waker.clone()),
+        if registered
+            .as_ref()
+            .is_some_and(|registered| registered.will_wake(waker))
+        {
+            return;
         }
+        let replaced = registered.replace(waker.clone());
+        drop(registered);
+        drop(replaced);
     }
 
     fn stop(&self) {
@@ -514,7 +544,11 @@ impl Spawned {
             return Poll::Ready(());
         };
         match self.link.calls.state(self.call) {
-            Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
+            Some(mut state) if state.ended.is_none() => {
+                let replaced = state.register(Half::Owner, context.waker());
+                drop(state);
+                drop(replaced);
+            }
             _ => return Poll::Ready(()),
         }
         // Asked once this can be woken: who stops wakes after that.
@@ -527,6 +561,12 @@ impl Spawned {
         // What the call came to, `ManagedCall` says when it is dropped.
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or(Poll::Ready(()))
     }
+
+    /// Drops the handler's future; a panic on the way ends there.
+    fn drop_handler(&mut self) {
+        let handler = self.handler.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(handler)));
+    }
 }
 
 impl Future for Spawned {
@@ -535,8 +575,7 @@ impl Future for Spawned {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let polled = self.poll_handler(context);
         if polled.is_ready() {
-            let handler = self.handler.take();
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(handler)));
+            self.drop_handler();
         }
         polled
     }
@@ -544,7 +583,7 @@ impl Future for Spawned {
 
 impl Drop for Spawned {
     fn drop(&mut self) {
-        self.handler = None;
+        self.drop_handler();
         self.counted = None;
         self.ready.spawned.fetch_sub(1, Ordering::SeqCst);
         self.ready.wake();

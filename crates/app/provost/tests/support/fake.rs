@@ -25,6 +25,9 @@ use zerocopy::{FromBytes, IntoBytes};
 const SEGMENT_BYTES: u64 = 64 << 20;
 const SLOTS_DEFAULT: u32 = 256;
 
+/// The name of a service to which connecting takes as long as it may.
+pub const BLACK_HOLE: &str = "test.BlackHole";
+
 /// A running service. Dropping it ends it as a kill would: sockets close, nothing is said.
 pub struct FakeService {
     path: PathBuf,
@@ -50,6 +53,10 @@ pub struct Stats {
     pub calls_in_flight_max: AtomicUsize,
     /// Connections that were made.
     pub connections: AtomicUsize,
+    /// Connections that an app has closed.
+    pub closed: AtomicUsize,
+    /// While set, requests at the control sockets stay where they are.
+    pub is_deaf: AtomicBool,
 }
 
 impl FakeService {
@@ -170,7 +177,8 @@ impl Node {
     }
 
     fn control(&mut self, index: usize, poller: &Poller) -> bool {
-        let Some(app) = &self.apps[index] else {
+        let is_deaf = self.stats.is_deaf.load(Ordering::SeqCst);
+        let Some(app) = self.apps[index].as_ref().filter(|_| !is_deaf) else {
             return false;
         };
         let packet = match app.socket.receive(CONTROL_MESSAGE_BYTES_MAX) {
@@ -212,6 +220,8 @@ impl Node {
             request::Body::Connect(connect) if !self.schemas.contains(&connect.schema_hash) => {
                 unknown_schema()
             }
+            // Nobody answers there, not even by a refusal.
+            request::Body::Connect(connect) if connect.service == BLACK_HOLE => return true,
             request::Body::Connect(connect) => self.connect(index, &connect.service),
             request::Body::RegionMapped(_) => reply::Body::Done(control::Done {}),
         };
@@ -358,7 +368,10 @@ impl Node {
                     self.stats.blocks_live.fetch_sub(1, Ordering::SeqCst);
                 }
             }
-            submission_kind::CLOSE => self.close(index, submission.connection),
+            submission_kind::CLOSE => {
+                self.stats.closed.fetch_add(1, Ordering::SeqCst);
+                self.close(index, submission.connection);
+            }
             kind => panic!("a submission of kind {kind}"),
         }
     }

@@ -390,6 +390,13 @@ impl World {
         }
     }
 
+    /// Whether the server has returned.
+    pub fn has_stopped(&self) -> bool {
+        self.server
+            .as_ref()
+            .is_none_or(std::thread::JoinHandle::is_finished)
+    }
+
     /// Waits for the server to return.
     pub fn join(&mut self) -> Result<(), Status> {
         self.server.take().unwrap().join().unwrap()
@@ -407,7 +414,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.shut_down();
-        if let Some(server) = self.server.take() {
+        // A test that has failed may have left it as it does not end.
+        if let Some(server) = self.server.take().filter(|_| !std::thread::panicking()) {
             let _ = server.join();
         }
     }

@@ -1,0 +1,163 @@
+//! Servers that end in the middle of calls: all of them are answered, also when a handler panics as it is dropped.
+
+mod support;
+
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use provost::blocking::block_on;
+use provost::codegen::{Methods, Service, ServiceDescriptor, Stream};
+use provost::{App, Code, Received, Request, Response, Server, ServerBuilder, Status, StreamSender};
+use support::{NOTES, Note, NotesClient, World, eventually};
+
+/// Handlers that never answer. One of the text `panic` panics when it is dropped.
+#[derive(Clone, Default)]
+struct Hanging {
+    started: Arc<AtomicU64>,
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("as the test wants it");
+    }
+}
+
+impl Hanging {
+    async fn echo(self, request: Request<Received<Note>>) -> Result<Response<Note>, Status> {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        let _panics = (&*request.get_ref().text == "panic").then(|| PanicsWhenDropped);
+        pending().await
+    }
+
+    fn started(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
+    }
+}
+
+impl Service for Hanging {
+    fn descriptor(&self) -> &'static ServiceDescriptor {
+        &NOTES
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        let hanging = self.clone();
+        methods.unary(0, move |request| hanging.clone().echo(request));
+    }
+}
+
+/// A server on a thread of its own, which drops it as it is when the sender is dropped.
+fn serve_until_dropped(builder: ServerBuilder) -> (StreamSender<()>, JoinHandle<()>) {
+    let (sender, mut stop) = provost::stream(1);
+    let thread = std::thread::spawn(move || {
+        let mut serving = pin!(builder.serve());
+        block_on(poll_fn(|context| {
+            assert!(serving.as_mut().poll(context).is_pending());
+            Pin::new(&mut stop).poll_next(context).map(drop)
+        }));
+    });
+    (sender, thread)
+}
+
+fn client_of(app: &App) -> NotesClient {
+    let mut client = None;
+    eventually("the server is there", || {
+        client = block_on(NotesClient::connect(app)).ok();
+        client.is_some()
+    });
+    client.unwrap()
+}
+
+/// What a call comes to.
+fn call(client: &NotesClient, text: &'static str) -> JoinHandle<Status> {
+    let client = client.clone();
+    std::thread::spawn(move || {
+        let mut request = Request::new(Note::new(0, text));
+        request.set_timeout(Duration::from_secs(60));
+        block_on(client.echo(request)).unwrap_err()
+    })
+}
+
+#[test]
+fn a_server_that_is_dropped_ends_the_calls_that_wait_for_their_turn() {
+    const WAITING: usize = 8;
+    let world = World::empty();
+    // It stays attached: what it has submitted last is carried.
+    let (server, app) = (world.app(), world.app());
+    let hanging = Hanging::default();
+    let builder = Server::builder().app(&server).concurrency_limit(1);
+    let (stop, thread) = serve_until_dropped(builder.add_service(hanging.clone()));
+    let client = client_of(&app);
+    let first = call(&client, "hang");
+    eventually("the handler has begun", || hanging.started() == 1);
+    let steps = || world.service.stats.steps.load(Ordering::SeqCst);
+    let before = steps();
+    let waiting: Vec<_> = (0..WAITING).map(|_| call(&client, "hang")).collect();
+    eventually("the others are on their way", || steps() >= before + WAITING);
+    drop(stop);
+    thread.join().unwrap();
+    for call in waiting.into_iter().chain([first]) {
+        let status = call.join().unwrap();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unavailable, "the server stopped")
+        );
+    }
+    assert_eq!(hanging.started(), 1);
+}
+
+#[test]
+fn a_handler_that_panics_as_it_is_dropped_leaves_the_server_and_other_calls_alone() {
+    let world = World::empty();
+    let (server, app) = (world.app(), world.app());
+    let hanging = Hanging::default();
+    let builder = Server::builder().app(&server).add_service(hanging.clone());
+    let (stop, thread) = serve_until_dropped(builder);
+    let client = client_of(&app);
+    let panics = call(&client, "panic");
+    eventually("its handler has begun", || hanging.started() == 1);
+    let others: Vec<_> = (0..2).map(|_| call(&client, "hang")).collect();
+    eventually("all handlers have begun", || hanging.started() == 3);
+    drop(stop);
+    thread.join().unwrap();
+    assert_eq!(panics.join().unwrap().code(), Code::Internal);
+    for call in others {
+        assert_eq!(call.join().unwrap().message(), "the server stopped");
+    }
+}
+
+#[test]
+fn a_spawned_handler_that_panics_as_it_is_dropped_is_over_for_its_server() {
+    type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
+    let mut world = World::empty();
+    let server = world.app();
+    let hanging = Hanging::default();
+    let spawned: Arc<Mutex<Vec<Spawned>>> = Arc::default();
+    let kept = spawned.clone();
+    world.serve_service(&server, hanging.clone(), |builder| {
+        builder.spawn(move |handler| kept.lock().unwrap().push(handler))
+    });
+    let app = world.app();
+    let client = client_of(&app);
+    let call = call(&client, "panic");
+    eventually("the handler is spawned", || !spawned.lock().unwrap().is_empty());
+    let mut handler = spawned.lock().unwrap().pop().unwrap();
+    assert!(
+        handler
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    assert_eq!(hanging.started(), 1);
+    drop(handler);
+    assert_eq!(call.join().unwrap().code(), Code::Internal);
+    world.shut_down();
+    eventually("the server has stopped", || world.has_stopped());
+    assert!(world.join().is_ok());
+}
