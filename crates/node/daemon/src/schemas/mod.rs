@@ -10,6 +10,7 @@ mod cache;
 mod compiling;
 mod methods;
 mod opaque;
+mod room;
 mod work;
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use compiling::CheckedSet;
 pub(crate) use compiling::compile;
 pub(crate) use methods::ServiceMethods;
 pub(crate) use opaque::{OpaqueServices, opaque_schema};
+use room::SchemaUsage;
 pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SMALL_BYTES_MAX, SchemaWork};
 
 /// Memory that all schemas may take, as [`memory_bytes`] estimates it.
@@ -222,26 +224,6 @@ struct KnownSet {
     owner: SchemaOwner,
     services: Vec<SchemaHash>,
     bytes: usize,
-}
-
-/// What some sets take together.
-#[derive(Clone, Copy, Debug, Default)]
-struct SchemaUsage {
-    schemas: usize,
-    bytes: usize,
-}
-
-impl SchemaUsage {
-    fn and(self, other: SchemaUsage) -> SchemaUsage {
-        SchemaUsage {
-            schemas: self.schemas + other.schemas,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-
-    fn is_within(self, schemas_max: usize, bytes_max: usize) -> bool {
-        self.schemas <= schemas_max && self.bytes <= bytes_max
-    }
 }
 
 impl SchemaStore {
@@ -517,70 +499,6 @@ impl KnownSchemas {
         for bound in given {
             self.pinned.insert(bound.service.clone(), Arc::clone(bound));
         }
-    }
-
-    /// Forgets sets that nobody uses until there is room for another of this owner.
-    fn make_room(
-        &mut self,
-        new: SchemaUsage,
-        owner: SchemaOwner,
-        bounds: SchemaBounds,
-    ) -> Result<(), StoreError> {
-        if let SchemaOwner::User(user) = owner {
-            let is_own = |set: &KnownSet| set.owner == owner;
-            while !self
-                .usage(is_own)
-                .and(new)
-                .is_within(bounds.per_user, MEMORY_BYTES_PER_USER_MAX)
-            {
-                let SchemaUsage { schemas, bytes } = self.usage(is_own);
-                let full = StoreError::UserFull {
-                    user,
-                    schemas,
-                    bytes,
-                    bound: bounds.per_user,
-                };
-                self.forget_oldest(is_own).ok_or(full)?;
-            }
-        }
-        // What comes with the configuration or from the process before is bounded by number alone: it was let in there.
-        let bytes_max = match owner {
-            SchemaOwner::Node => usize::MAX,
-            SchemaOwner::User(_) => MEMORY_BYTES_MAX,
-        };
-        while !self.usage(|_| true).and(new).is_within(bounds.node, bytes_max) {
-            let forgotten = self
-                .forget_oldest(|set| set.owner == owner)
-                .or_else(|| self.forget_oldest(|_| true));
-            forgotten.ok_or(StoreError::Full { bound: bounds.node })?;
-        }
-        Ok(())
-    }
-
-    fn usage(&self, is_counted: impl Fn(&KnownSet) -> bool) -> SchemaUsage {
-        let counted = self.sets.values().filter(|set| is_counted(set));
-        counted.fold(SchemaUsage::default(), |sum, set| {
-            sum.and(SchemaUsage {
-                schemas: set.services.len(),
-                bytes: set.bytes,
-            })
-        })
-    }
-
-    /// Forgets the oldest of these sets that nobody uses.
-    fn forget_oldest(&mut self, may_go: impl Fn(&KnownSet) -> bool) -> Option<()> {
-        let is_used = |hash: &SchemaHash| {
-            let known = self.by_hash.get(hash);
-            known.is_some_and(|known| Arc::strong_count(known) > 1)
-        };
-        let unused = self.sets.iter().filter(|(_, set)| may_go(set));
-        let unused = unused.filter(|(_, set)| !set.services.iter().any(is_used));
-        let oldest = *unused.map(|(number, _)| number).min()?;
-        for hash in self.sets.remove(&oldest)?.services {
-            self.by_hash.remove(&hash);
-            self.learnt_from.remove(&hash);
-        }
-        Some(())
     }
 }
 
