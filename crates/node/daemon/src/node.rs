@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use provost_datapath::BodyForm;
 use provost_engine::EventSink;
 use provost_shm::PacketSocket;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
@@ -376,6 +377,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         apps = plane.apps.count(),
         "serving"
     );
+    count_schemas(&plane);
     // Apps of the process before may have been allowed more by its configuration.
     enforcement::enforce(&plane);
     let _ = started.send(Ok(plane.peers.addresses.clone()));
@@ -386,6 +388,18 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
             NodeEnd::Stopped
         }
     }
+}
+
+/// Counts the schemas of the process before for the users whose apps have gone on with them.
+fn count_schemas(plane: &ControlPlane) {
+    let connections = plane.connections.all();
+    let bound = plane.services.bound_schemas().into_iter();
+    let bound = bound.filter_map(|(app, schema)| Some((schema, plane.apps.find(app)?.uid())));
+    // Those of others have brought none.
+    let of_apps = connections.values().map(|open| &open.spec);
+    let of_apps = of_apps.filter(|spec| spec.app.form == BodyForm::Native);
+    let called = of_apps.map(|spec| (spec.schema.hash, spec.app.identity.uid));
+    plane.services.count_for(called.chain(bound));
 }
 
 /// Why the service ends.

@@ -208,11 +208,16 @@ impl Services {
 
     /// Takes a schema that the process before knew, whoever had brought it.
     pub(crate) fn restore_schema(&self, descriptor_set: &[u8]) -> Result<(), StoreError> {
-        let added = self.schemas.add(descriptor_set, None, SchemaOwner::Node)?;
+        let added = self.schemas.add(descriptor_set, None, SchemaOwner::Predecessor)?;
         for schema in added.iter().filter(|schema| schema.schema.is_opaque()) {
             self.opaque.restore(schema);
         }
         Ok(())
+    }
+
+    /// Counts schemas that the process before had for the users whose apps go on with them.
+    pub(crate) fn count_for(&self, users: impl IntoIterator<Item = (SchemaHash, u32)>) {
+        self.schemas.count_for(&users.into_iter().collect());
     }
 
     /// Takes a schema that an operator gives, and says which services it has. It goes before what apps bring.
@@ -330,6 +335,14 @@ impl Services {
             quota: quota?,
             schema: self.schema_to_call(service),
         })
+    }
+
+    /// The schemas that apps have bound services by.
+    pub(crate) fn bound_schemas(&self) -> Vec<(AppId, SchemaHash)> {
+        let state = self.lock();
+        let all = state.by_service.values().flatten();
+        all.filter_map(|offer| Some((offer.app?, offer.schema.hash)))
+            .collect()
     }
 
     /// What an app offers to callers.

@@ -157,8 +157,10 @@ pub enum StoreError {
 /// Who has brought a schema, and whose share it is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemaOwner {
-    /// The configuration, an operator, or the process before: within the node's bound alone.
+    /// The configuration, or an operator: within the node's bound alone.
     Node,
+    /// The process before, which has let it in: what goes on with it needs it, and all others that come with it.
+    Predecessor,
     /// An app of this user.
     User(u32),
 }
@@ -377,6 +379,11 @@ impl SchemaStore {
             .try_fold(0, |sum, file| Ok(sum + self.prefetch_file(file)?))
     }
 
+    /// Counts schemas that the process before had for the users who go on with them.
+    pub fn count_for(&self, users: &HashMap<SchemaHash, u32>) {
+        self.lock().count_for(users);
+    }
+
     /// The schemas in memory, by service and hash.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<BoundSchema>> {
@@ -438,6 +445,7 @@ impl SchemaStore {
     fn services_max(&self, owner: SchemaOwner) -> usize {
         match owner {
             SchemaOwner::Node => self.bounds.node,
+            SchemaOwner::Predecessor => usize::MAX,
             SchemaOwner::User(_) => self.bounds.per_user.min(self.bounds.node),
         }
     }

@@ -1,5 +1,10 @@
 //! Room for schemas: what sets take, and which are forgotten when there is too little.
+//!
+//! A set is counted by those of its services that no other set had when it came, and it may be all that has the others by now: so sets
+//! that fit here need not fit another process, which takes them anew. It takes them all the same ([`SchemaOwner::Predecessor`]), and
+//! forgets, when somebody needs the room, what nobody has gone on with.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use provost_schema::SchemaHash;
@@ -30,7 +35,7 @@ impl SchemaUsage {
 }
 
 impl KnownSchemas {
-    /// Forgets sets that nobody uses until there is room for another of this owner.
+    /// Forgets what nobody uses until there is room for another set of this owner.
     pub(super) fn make_room(
         &mut self,
         new: SchemaUsage,
@@ -39,33 +44,43 @@ impl KnownSchemas {
     ) -> Result<(), StoreError> {
         if let SchemaOwner::User(user) = owner {
             let is_own = |set: &KnownSet| set.owner == owner;
-            while !self
-                .usage(is_own)
-                .and(new)
-                .is_within(bounds.per_user, MEMORY_BYTES_PER_USER_MAX)
-            {
-                let SchemaUsage { schemas, bytes } = self.usage(is_own);
-                let full = StoreError::UserFull {
+            loop {
+                let held = self.usage(is_own);
+                let usage = held.and(new);
+                if usage.is_within(bounds.per_user, MEMORY_BYTES_PER_USER_MAX) {
+                    break;
+                }
+                let mut forgotten = self.forget_oldest(is_own);
+                if forgotten.is_none() && usage.schemas > bounds.per_user {
+                    forgotten = self.forget_unused_services(is_own);
+                }
+                forgotten.ok_or(StoreError::UserFull {
                     user,
-                    schemas,
-                    bytes,
+                    schemas: held.schemas,
+                    bytes: held.bytes,
                     bound: bounds.per_user,
-                };
-                self.forget_oldest(is_own).ok_or(full)?;
+                })?;
             }
         }
-        // What comes with the configuration or from the process before is bounded by number alone: it was let in there.
         let bytes_max = match owner {
+            SchemaOwner::Predecessor => return Ok(()),
+            // What comes with the configuration is bounded by number alone.
             SchemaOwner::Node => usize::MAX,
             SchemaOwner::User(_) => MEMORY_BYTES_MAX,
         };
-        while !self.usage(|_| true).and(new).is_within(bounds.node, bytes_max) {
-            let forgotten = self
+        loop {
+            let usage = self.usage(|_| true).and(new);
+            if usage.is_within(bounds.node, bytes_max) {
+                return Ok(());
+            }
+            let mut forgotten = self
                 .forget_oldest(|set| set.owner == owner)
                 .or_else(|| self.forget_oldest(|_| true));
+            if forgotten.is_none() && usage.schemas > bounds.node {
+                forgotten = self.forget_unused_services(|_| true);
+            }
             forgotten.ok_or(StoreError::Full { bound: bounds.node })?;
         }
-        Ok(())
     }
 
     fn usage(&self, is_counted: impl Fn(&KnownSet) -> bool) -> SchemaUsage {
@@ -78,19 +93,131 @@ impl KnownSchemas {
         })
     }
 
+    /// Counts sets that the process before had for users of their services, if they have any.
+    pub(super) fn count_for(&mut self, users: &HashMap<SchemaHash, u32>) {
+        let predecessors = self.sets.values_mut();
+        for set in predecessors.filter(|set| set.owner == SchemaOwner::Predecessor) {
+            if let Some(user) = set.services.iter().find_map(|hash| users.get(hash)) {
+                set.owner = SchemaOwner::User(*user);
+            }
+        }
+    }
+
+    fn is_used(&self, hash: &SchemaHash) -> bool {
+        let known = self.by_hash.get(hash);
+        known.is_some_and(|known| Arc::strong_count(known) > 1)
+    }
+
     /// Forgets the oldest of these sets that nobody uses.
     fn forget_oldest(&mut self, may_go: impl Fn(&KnownSet) -> bool) -> Option<()> {
-        let is_used = |hash: &SchemaHash| {
-            let known = self.by_hash.get(hash);
-            known.is_some_and(|known| Arc::strong_count(known) > 1)
-        };
         let unused = self.sets.iter().filter(|(_, set)| may_go(set));
-        let unused = unused.filter(|(_, set)| !set.services.iter().any(is_used));
+        let unused = unused.filter(|(_, set)| !set.services.iter().any(|hash| self.is_used(hash)));
         let oldest = *unused.map(|(number, _)| number).min()?;
-        for hash in self.sets.remove(&oldest)?.services {
-            self.by_hash.remove(&hash);
-            self.learnt_from.remove(&hash);
-        }
+        let forgotten = self.sets.remove(&oldest)?.services;
+        self.forget(&forgotten);
         Some(())
+    }
+
+    /// Forgets what nobody uses of the oldest of these sets of which somebody uses some.
+    fn forget_unused_services(&mut self, may_go: impl Fn(&KnownSet) -> bool) -> Option<()> {
+        let partly_used = self.sets.iter().filter(|(_, set)| {
+            let mut services = set.services.iter();
+            may_go(set) && services.any(|hash| !self.is_used(hash))
+        });
+        let oldest = *partly_used.map(|(number, _)| number).min()?;
+        let services = std::mem::take(&mut self.sets.get_mut(&oldest)?.services);
+        let (used, unused): (Vec<_>, Vec<_>) = services.into_iter().partition(|hash| self.is_used(hash));
+        self.sets.get_mut(&oldest)?.services = used;
+        self.forget(&unused);
+        Some(())
+    }
+
+    fn forget(&mut self, services: &[SchemaHash]) {
+        for hash in services {
+            self.by_hash.remove(hash);
+            self.learnt_from.remove(hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::encoded;
+    use super::super::{BoundSchema, SchemaStore};
+    use super::*;
+
+    const BOUNDS: SchemaBounds = SchemaBounds { node: 4, per_user: 4 };
+    const USER: SchemaOwner = SchemaOwner::User(7);
+
+    /// Two sets that share no service, of each of which one service is used, and nothing else is known: so they fit.
+    fn used_sets(store: &SchemaStore) -> Vec<Arc<BoundSchema>> {
+        let mut used = Vec::new();
+        for [shared, more, own] in [["A", "B", "C"], ["D", "E", "F"]] {
+            store.add(&encoded(&[shared, more], 0), None, USER).unwrap();
+            used.extend(
+                store
+                    .add(&encoded(&[shared, more, own], 0), None, USER)
+                    .unwrap()
+                    .pop(),
+            );
+        }
+        store.add(&encoded(&["G", "H"], 0), None, USER).unwrap();
+        assert_eq!(store.len(), 4);
+        used
+    }
+
+    #[test]
+    fn what_the_process_before_used_is_there_whatever_comes_with_it() {
+        let before = SchemaStore::new(BOUNDS, None);
+        let used = used_sets(&before);
+        let store = SchemaStore::new(BOUNDS, None);
+        for schema in &used {
+            store
+                .add(&schema.descriptor_set, None, SchemaOwner::Predecessor)
+                .unwrap();
+        }
+        let found = used
+            .iter()
+            .map(|schema| store.known(&schema.service, schema.hash));
+        let found: Option<Vec<_>> = found.collect();
+        let held = found.expect("both are known");
+        // Nobody is kept out by the services that came with them and that nobody has gone on with.
+        let other = SchemaOwner::User(8);
+        let others = store.add(&encoded(&["X", "Y"], 0), None, other).unwrap();
+        assert_eq!((others.len(), store.len()), (2, BOUNDS.node));
+        let refused = store.add(&encoded(&["Z"], 1), None, other);
+        assert!(
+            matches!(refused, Err(StoreError::Full { bound: 4 })),
+            "{refused:?}"
+        );
+        drop((held, others));
+    }
+
+    #[test]
+    fn what_the_process_before_let_in_counts_for_the_users_who_go_on_with_it() {
+        let bounds = SchemaBounds { node: 8, per_user: 4 };
+        let store = SchemaStore::new(bounds, None);
+        let take = |names: &[&str]| {
+            store
+                .add(&encoded(names, 0), None, SchemaOwner::Predecessor)
+                .unwrap()
+        };
+        let (used, of_nobody) = (take(&["A", "B", "C"]), take(&["D"]));
+        let users = [(used[0].hash, 7), (SchemaHash([0; 32]), 8)];
+        store.count_for(&users.into());
+        let refused = store.add(&encoded(&["E", "F"], 0), None, USER);
+        assert!(
+            matches!(
+                refused,
+                Err(StoreError::UserFull {
+                    user: 7,
+                    schemas: 3,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+        assert!(store.add(&encoded(&["E"], 0), None, USER).is_ok());
+        drop((used, of_nobody));
     }
 }
