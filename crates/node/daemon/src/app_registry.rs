@@ -85,6 +85,10 @@ impl GoneSignal {
         self.changed.notify_waiters();
     }
 
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.get()
+    }
+
     pub(crate) async fn wait(&self) {
         // It hears of what comes from here on, also before it is awaited.
         let changed = self.changed.notified();
@@ -108,8 +112,13 @@ impl AttachedApp {
     pub(crate) async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
         tokio::select! {
             done = work => Ok(done),
-            () = self.gone.wait() => Err(Refusal::new(Code::Cancelled, "the app is gone")),
+            () = self.gone.wait() => Err(gone()),
         }
+    }
+
+    /// Whether it is not being detached: what it is given from then on is taken back no more.
+    pub(crate) fn check_attached(&self) -> Result<(), Refusal> {
+        if self.gone.is_set() { Err(gone()) } else { Ok(()) }
     }
 
     /// Bytes of the heap that it has brought: none, if it is a gRPC client.
@@ -158,6 +167,10 @@ impl AttachedApp {
             tracing::debug!(app = self.id(), %error, "an app was not told");
         }
     }
+}
+
+fn gone() -> Refusal {
+    Refusal::new(Code::Cancelled, "the app is gone")
 }
 
 /// A request that is not answered yet.

@@ -597,6 +597,7 @@ impl AppServer {
         bind: &Bind,
         schema: Arc<BoundSchema>,
     ) -> Result<RequestOutcome, Refusal> {
+        app.check_attached()?;
         let hash = schema.hash;
         let calls_max = match bind.calls_in_flight_max {
             0 => u32::MAX,

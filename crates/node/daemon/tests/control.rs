@@ -4,6 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use provost_shm::Memfd;
 use provost_wire::Code;
 use provost_wire::control::{Attach, Connect, Failed, Request, reply, request};
@@ -97,6 +98,31 @@ fn requests_before_attaching_and_garbage_are_refused() {
     app.control.send(&[0xff; 30], &[]).expect("a packet");
     assert!(app.is_detached());
     TestApp::attach(&node);
+}
+
+#[test]
+fn nothing_stays_bound_by_an_app_that_is_gone_as_soon_as_it_has_asked() {
+    let node = TestNode::start();
+    let mut other = TestApp::attach(&node);
+    other.add_schema();
+    let request = Request {
+        id: 7,
+        body: Some(request::Body::Bind(bind_request())),
+    };
+    for _ in 0..32 {
+        let app = TestApp::attach(&node);
+        app.control.send(&request.encode_to_vec(), &[]).expect("a packet");
+    }
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        // Until they are all detached, it may be connected to one of them.
+        let reply = other.ask(request::Body::Connect(connect_request()), None);
+        if matches!(&reply, reply::Body::Failed(failed) if failed.message.contains("no app has bound")) {
+            break;
+        }
+        assert!(Instant::now() < until, "{reply:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
