@@ -18,7 +18,7 @@ use provost_wire::control::{Failed, PeerDescription, Reply, ServiceUnbound, repl
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::app_process::AppProcess;
 use crate::compose::AppEndpoint;
@@ -180,6 +180,8 @@ pub(crate) struct PendingRequest {
     pub(crate) descriptors: Vec<OwnedFd>,
     /// The answer, once it was carried out.
     pub(crate) answer: Option<Vec<u8>>,
+    /// What it takes of the app's share of requests beyond that of a small one.
+    pub(crate) share: Option<OwnedSemaphorePermit>,
 }
 
 /// Requests of an app that are not answered yet, by number.

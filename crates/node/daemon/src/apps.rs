@@ -22,8 +22,8 @@ use provost_wire::control::{
     Request, SchemaUnknown, Unbind, reply, request,
 };
 use provost_wire::limits::{
-    BLOCK_ALIGN_BYTES, NAME_BYTES_MAX, RING_SLOTS_DEFAULT, RING_SLOTS_MIN, SCHEMA_BYTES_MAX, SEND_WINDOW,
-    WINDOW_BYTES,
+    BLOCK_ALIGN_BYTES, CONTROL_MESSAGE_BYTES_MAX, NAME_BYTES_MAX, RING_SLOTS_DEFAULT, RING_SLOTS_MIN,
+    SCHEMA_BYTES_MAX, SEND_WINDOW, WINDOW_BYTES,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
@@ -54,8 +54,12 @@ use crate::services::{BringError, Offer, Services};
 
 /// How long a process that has connected may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests of one app that are carried out at once; more wait in its socket.
+/// Requests of one app that are carried out at once; more wait in its socket. One that keeps much counts as several.
 const REQUESTS_MAX: usize = 64;
+/// As many bytes of a request count as one.
+const BYTES_OF_REQUEST: usize = CONTROL_MESSAGE_BYTES_MAX / REQUESTS_MAX;
+/// As so many requests counts a descriptor, which is kept twice: for who carries the request out, and for a process that takes over.
+const REQUESTS_OF_DESCRIPTOR: usize = 8;
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Processes that have connected and not attached. When there are more, one of the user who has most of them makes room.
@@ -424,8 +428,8 @@ impl AppServer {
                 // Nothing is read from it meanwhile, which is how an end is seen otherwise.
                 () = control.hung_up() => return,
             };
-            let (packet, _guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
-            let packet = match packet {
+            let (packet, guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
+            let mut packet = match packet {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return,
                 Err(error) => {
@@ -440,14 +444,29 @@ impl AppServer {
                 );
                 return;
             };
+            packet.bytes.shrink_to_fit();
             let number = self.apps.new_request();
             let pending = PendingRequest {
                 packet: packet.bytes,
                 descriptors: wanted_descriptors(&request, packet.descriptors),
                 answer: None,
+                share: None,
             };
+            let more = requests_kept(&pending) - 1;
             app.requests.borrow_mut().insert(number, pending);
             self.attend_request(app, number, permit);
+            drop(guard);
+            if more == 0 {
+                continue;
+            }
+            // The next one is read when there is room for this one.
+            let share = tokio::select! {
+                share = Arc::clone(&under_way).acquire_many_owned(more) => share.ok(),
+                () = control.hung_up() => return,
+            };
+            if let Some(pending) = app.requests.borrow_mut().get_mut(&number) {
+                pending.share = share;
+            }
         }
     }
 
@@ -733,6 +752,13 @@ fn wanted_descriptors(request: &Request, mut descriptors: Vec<OwnedFd>) -> Vec<O
         _ => descriptors.clear(),
     }
     descriptors
+}
+
+/// As how many requests one counts, by what it keeps until it is answered.
+fn requests_kept(request: &PendingRequest) -> u32 {
+    let of_bytes = request.packet.len().div_ceil(BYTES_OF_REQUEST);
+    let of_descriptors = request.descriptors.len() * REQUESTS_OF_DESCRIPTOR;
+    of_bytes.max(of_descriptors).clamp(1, REQUESTS_MAX) as u32
 }
 
 /// A request that is to be answered.

@@ -126,6 +126,43 @@ fn nothing_stays_bound_by_an_app_that_is_gone_as_soon_as_it_has_asked() {
 }
 
 #[test]
+fn an_app_whose_requests_keep_much_is_read_on_when_they_are_answered() {
+    let node = TestNode::start_with(|config| config.control.allow_app_addresses = Some(true));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (mut other, mut app) = (TestApp::attach(&node), TestApp::attach(&node));
+    app.add_schema();
+    let connect = Connect {
+        address: silent.local_addr().expect("an address").to_string(),
+        timeout_ns: WAIT_MAX.as_nanos() as u64,
+        ..connect_request()
+    };
+    // What a field of a later version might say.
+    let later = Request {
+        id: 7,
+        body: Some(request::Body::Connect(connect)),
+    };
+    let mut long = later.encode_to_vec();
+    long.extend([0x7a, 0xe0, 0xd4, 0x03]);
+    long.extend([7; 60_000]);
+    for _ in 0..2 {
+        app.control.send(&long, &[]).expect("a packet");
+    }
+    let (first, _) = silent.accept().expect("an attempt");
+    let unbind = provost_wire::control::Unbind {
+        service: SERVICE.into(),
+    };
+    for _ in 0..50 {
+        let refused = failed(other.ask(request::Body::Unbind(unbind.clone()), None));
+        assert_eq!(code(&refused), Code::NotFound);
+    }
+    silent.set_nonblocking(true).expect("a listener");
+    assert!(silent.accept().is_err(), "the second request was read meanwhile");
+    silent.set_nonblocking(false).expect("a listener");
+    drop(first);
+    silent.accept().expect("the second attempt");
+}
+
+#[test]
 fn unknown_schemas_services_and_hashes_have_clear_answers() {
     let node = TestNode::start();
     let mut app = TestApp::attach(&node);

@@ -349,6 +349,7 @@ impl RestoringApp {
                 packet: request.packet,
                 descriptors: descriptors.take(request.descriptors, &what)?,
                 answer: request.answer,
+                share: None,
             });
         }
         let connections = std::mem::take(&mut app.connections).into_iter();
