@@ -433,15 +433,19 @@ impl AppServer {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::info!(app = app.id(), %error, "an app's control socket broke");
+                    if log::may_log_of(app.id(), app.uid()) {
+                        tracing::info!(app = app.id(), %error, "an app's control socket broke");
+                    }
                     return;
                 }
             };
             let Ok(request) = Request::decode(packet.bytes.as_slice()) else {
-                tracing::warn!(
-                    app = app.id(),
-                    "detaching an app that sent a malformed control message"
-                );
+                if log::may_log_of(app.id(), app.uid()) {
+                    tracing::warn!(
+                        app = app.id(),
+                        "detaching an app that sent a malformed control message"
+                    );
+                }
                 return;
             };
             packet.bytes.shrink_to_fit();

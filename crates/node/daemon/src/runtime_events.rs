@@ -15,7 +15,9 @@ pub(crate) async fn apply_events(plane: ControlPlane, mut events: EventsOfRuntim
         match event {
             RuntimeEvent::Faulted { app, fault } => {
                 if let Some(attached) = plane.apps.find(app) {
-                    tracing::warn!(app, name = attached.name(), %fault, "detaching an app that is at fault");
+                    if log::may_log_of(app, attached.uid()) {
+                        tracing::warn!(app, name = attached.name(), %fault, "detaching an app that is at fault");
+                    }
                     attached.given_up.notify_one();
                 }
             }
