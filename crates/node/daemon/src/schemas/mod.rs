@@ -107,6 +107,11 @@ pub enum StoreError {
     /// It does not have the hash that it was announced with.
     #[error("no service of the schema has the announced hash {announced}: rebuild the app's generated code")]
     Hash { announced: SchemaHash },
+    /// An app has brought one that says that nothing is known of its messages.
+    #[error(
+        "an app's schema cannot declare provost.opaque.Message, which stands for messages of which none is known"
+    )]
+    Opaque,
     /// Telling its services apart would take too long.
     #[error("{0}")]
     Reach(SchemaErrorKind),
@@ -429,6 +434,9 @@ impl SchemaStore {
         owner: SchemaOwner,
     ) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
         let checked = CheckedSet::check(descriptor_set, self.services_max(owner))?;
+        if matches!(owner, SchemaOwner::User(_)) && checked.schema.is_opaque() {
+            return Err(StoreError::Opaque);
+        }
         if let Some(announced) = announced
             && !checked.hashes.contains(&announced)
         {

@@ -120,6 +120,7 @@ pub(crate) fn opaque_schema(
 
 #[cfg(test)]
 mod tests {
+    use super::super::{SchemaBounds, SchemaOwner, SchemaStore};
     use super::*;
 
     fn methods(schema: &BoundSchema) -> Vec<&str> {
@@ -169,6 +170,16 @@ mod tests {
         assert_eq!(names.len(), SERVICES_MAX);
         let has = |name: &str| names.iter().any(|known| known == name);
         assert!(has("a.B") && has("a.Last") && !has("a.S1"));
+    }
+
+    #[test]
+    fn no_app_brings_a_schema_that_says_that_nothing_is_known() {
+        let bounds = SchemaBounds { node: 4, per_user: 4 };
+        let store = SchemaStore::new(bounds, None);
+        let set = opaque_descriptor_set("a.B", [OpaqueMethod::of_any_kind("Get")]);
+        let refused = store.add(&set, None, SchemaOwner::User(7));
+        assert!(matches!(refused, Err(StoreError::Opaque)), "{refused:?}");
+        assert!(store.add(&set, None, SchemaOwner::Predecessor).is_ok());
     }
 
     #[test]
