@@ -593,7 +593,10 @@ impl SendHalf {
     fn stage(&mut self, header: FrameHeader, body: &[u8]) {
         self.staging.extend_from_slice(header.as_bytes());
         self.staging.extend_from_slice(body);
-        let length = (HEADER_BYTES + body.len()) as u32;
+        self.count_staged((HEADER_BYTES + body.len()) as u32);
+    }
+
+    fn count_staged(&mut self, length: u32) {
         match self.segments.back_mut() {
             Some(FramedMemory::Staged(staged)) => *staged += length,
             _ => self.segments.push_back(FramedMemory::Staged(length)),
@@ -653,12 +656,7 @@ impl SendHalf {
             self.staging.extend_from_slice(header.as_bytes());
             self.staging
                 .extend_from_slice(&step.body.bytes()[from..from + length]);
-            let length = (HEADER_BYTES + length) as u32;
-            match self.segments.back_mut() {
-                Some(FramedMemory::Staged(staged)) => *staged += length,
-                _ => self.segments.push_back(FramedMemory::Staged(length)),
-            }
-            return;
+            return self.count_staged((HEADER_BYTES + length) as u32);
         }
         let mut cursor = step.at;
         let end = from + length;

@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use provost_datapath::{
     Context, FieldReader, FieldWriter, FlowHints, Nanos, RestoreError, SavedField, SocketHint,
 };
-use provost_net::Following;
+use provost_net::FollowUp;
 use provost_session::{Connection, SocketBacklog};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, PeerIdentity, take_socket};
 
@@ -171,7 +171,7 @@ impl TcpCarrier {
 
     fn write_some(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> io::Result<bool> {
         let mut bytes = 0;
-        let mut written = Following::Nothing;
+        let mut written = FollowUp::Later;
         self.output = SocketOutput::Flows;
         let turn_bytes = context.flow.turn_bytes as usize;
         let room = self.room(connection, context.flow, context.now)?;
@@ -190,8 +190,8 @@ impl TcpCarrier {
             }
             let limit = room.min(WRITE_BYTES_MAX).min(turn_bytes);
             let following = match connection.followed_bytes() {
-                Some(framed) if bytes + framed < limit => Following::More,
-                _ => Following::Nothing,
+                Some(framed) if bytes + framed < limit => FollowUp::AtOnce,
+                _ => FollowUp::Later,
             };
             match self
                 .socket
@@ -215,7 +215,7 @@ impl TcpCarrier {
                 break;
             }
         }
-        if written == Following::More {
+        if written == FollowUp::AtOnce {
             // What was to follow did not, as when its calls were given up.
             provost_net::push(self.socket.tcp())?;
         }

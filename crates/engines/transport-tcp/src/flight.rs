@@ -254,7 +254,7 @@ mod tests {
         while let provost_net::Moved::Bytes(more) = provost_net::write_gather(
             &here,
             std::iter::once(provost_net::Gather::Private(&bytes)),
-            provost_net::Following::Nothing,
+            provost_net::FollowUp::Later,
         )
         .unwrap()
         {

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
-use provost_net::{Following, Gather, Moved};
+use provost_net::{FollowUp, Gather, Moved};
 use provost_session::{Connection, Piece};
 use provost_tls::{TlsRead, TlsSession};
 
@@ -89,7 +89,7 @@ impl CarrierSocket {
         &mut self,
         connection: &Connection,
         bytes_max: usize,
-        following: Following,
+        following: FollowUp,
         buffers: &mut BufferPool,
     ) -> io::Result<Transfer> {
         let pieces = first(connection, bytes_max);
@@ -155,7 +155,7 @@ impl CarrierSocket {
         if let Some(tls) = &mut self.tls {
             tls.close(buffers);
             // The connection ends; a notice that does not fit is missed by nobody, the stream's end follows.
-            let _ = flush(tls, &self.stream, Following::Nothing, buffers);
+            let _ = flush(tls, &self.stream, FollowUp::Later, buffers);
         }
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -187,7 +187,7 @@ fn first(connection: &Connection, bytes_max: usize) -> impl Iterator<Item = Piec
 fn write_plain<'a>(
     stream: &TcpStream,
     pieces: impl Iterator<Item = Piece<'a>>,
-    following: Following,
+    following: FollowUp,
 ) -> io::Result<Transfer> {
     let pieces = pieces.map(|piece| match piece {
         Piece::Private(bytes) => Gather::Private(bytes),
@@ -207,7 +207,7 @@ fn write_records<'a>(
     session: &mut TlsSession,
     stream: &TcpStream,
     pieces: impl Iterator<Item = Piece<'a>>,
-    following: Following,
+    following: FollowUp,
     buffers: &mut BufferPool,
 ) -> io::Result<Transfer> {
     if !flush(session, stream, following, buffers)? {
@@ -225,7 +225,7 @@ fn write_records<'a>(
 fn flush(
     session: &mut TlsSession,
     stream: &TcpStream,
-    following: Following,
+    following: FollowUp,
     buffers: &mut BufferPool,
 ) -> io::Result<bool> {
     loop {
@@ -253,7 +253,7 @@ fn read_records(
             Ok(TlsRead::NeedsMore) => {}
             Err(fault) => {
                 session.complain(fault, buffers);
-                let _ = flush(session, stream, Following::Nothing, buffers);
+                let _ = flush(session, stream, FollowUp::Later, buffers);
                 return Err(io::Error::other(fault));
             }
         }

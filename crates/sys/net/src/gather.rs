@@ -28,11 +28,11 @@ pub enum Gather<'a> {
 
 /// What comes behind what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Following {
-    /// Nothing yet: all of it leaves.
-    Nothing,
-    /// More at once: what fills no packet waits for it (MSG_MORE). Where it does not come after all, see [`push`].
-    More,
+pub enum FollowUp {
+    /// Nothing at once: all of it leaves.
+    Later,
+    /// More, at once: what fills no packet waits for it (MSG_MORE). Where it does not come after all, see [`push`].
+    AtOnce,
 }
 
 /// The kernel's `struct iovec`, with which `IoSlice` is ABI-compatible on Unix.
@@ -50,7 +50,7 @@ const _: () = assert!(align_of::<Iovec>() == align_of::<IoSlice<'_>>());
 pub fn write_gather<'a>(
     socket: &TcpStream,
     pieces: impl Iterator<Item = Gather<'a>>,
-    following: Following,
+    following: FollowUp,
 ) -> io::Result<Moved> {
     let mut vectors = [MaybeUninit::<Iovec>::uninit(); GATHER_PIECES_MAX];
     let mut count = 0;
@@ -76,8 +76,8 @@ pub fn write_gather<'a>(
     let slices = unsafe { std::slice::from_raw_parts(vectors.as_ptr().cast::<IoSlice<'_>>(), count) };
     let plain = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let flags = match following {
-        Following::Nothing => plain,
-        Following::More => plain | SendFlags::MORE,
+        FollowUp::Later => plain,
+        FollowUp::AtOnce => plain | SendFlags::MORE,
     };
     loop {
         match rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags) {
@@ -89,7 +89,7 @@ pub fn write_gather<'a>(
     }
 }
 
-/// Sends what waits in the socket for more ([`Following::More`]).
+/// Sends what waits in the socket for more ([`FollowUp::AtOnce`]).
 pub fn push(socket: &TcpStream) -> io::Result<()> {
     // To set it anew sends what waits: tcp(7).
     socket.set_nodelay(true)

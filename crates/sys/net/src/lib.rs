@@ -9,7 +9,7 @@ pub mod transparent;
 
 pub use bell::Bell;
 pub use gather::{
-    Following, GATHER_PIECES_MAX, Gather, output_state, push, read_into, round_trips, unacknowledged_bytes,
+    FollowUp, GATHER_PIECES_MAX, Gather, output_state, push, read_into, round_trips, unacknowledged_bytes,
     write_gather,
 };
 
@@ -130,7 +130,7 @@ mod tests {
         let app = b" from app memory ".to_vec();
         let pieces = [Gather::Private(b"private"), foreign(&app), Gather::Private(b"")];
         assert_eq!(
-            write_gather(&near, pieces.into_iter(), Following::Nothing).unwrap(),
+            write_gather(&near, pieces.into_iter(), FollowUp::Later).unwrap(),
             Moved::Bytes(24)
         );
         let mut got = [0; 24];
@@ -146,11 +146,11 @@ mod tests {
             write_gather(&near, pieces, following).unwrap();
             output_state(&near).unwrap().unsent_bytes
         };
-        assert_eq!(write(b"a", Following::Nothing), 0);
-        assert_eq!(write(b"b", Following::More), 1);
-        assert_eq!(write(b"c", Following::More), 2);
-        assert_eq!(write(b"d", Following::Nothing), 0);
-        assert_eq!(write(b"e", Following::More), 1);
+        assert_eq!(write(b"a", FollowUp::Later), 0);
+        assert_eq!(write(b"b", FollowUp::AtOnce), 1);
+        assert_eq!(write(b"c", FollowUp::AtOnce), 2);
+        assert_eq!(write(b"d", FollowUp::Later), 0);
+        assert_eq!(write(b"e", FollowUp::AtOnce), 1);
         push(&near).unwrap();
         assert_eq!(output_state(&near).unwrap().unsent_bytes, 0);
         let mut got = [0; 5];
@@ -162,7 +162,7 @@ mod tests {
     fn a_full_socket_and_an_empty_one_say_not_now_and_a_closed_one_ends() {
         let (near, mut far) = pair();
         let block = vec![7; 1 << 20];
-        while write_gather(&near, [Gather::Private(&block)].into_iter(), Following::Nothing).unwrap()
+        while write_gather(&near, [Gather::Private(&block)].into_iter(), FollowUp::Later).unwrap()
             != Moved::NotNow
         {}
         let (mut first, mut second) = ([0; 4], [0; 16]);
@@ -185,15 +185,11 @@ mod tests {
             address: NonZeroUsize::new(4096).unwrap(),
             bytes: 8,
         };
-        assert!(write_gather(&near, [nowhere].into_iter(), Following::Nothing).is_err());
+        assert!(write_gather(&near, [nowhere].into_iter(), FollowUp::Later).is_err());
         drop(far);
         let mut result = Ok(Moved::NotNow);
         for _ in 0..1000 {
-            result = write_gather(
-                &near,
-                [Gather::Private(b"anyone?")].into_iter(),
-                Following::Nothing,
-            );
+            result = write_gather(&near, [Gather::Private(b"anyone?")].into_iter(), FollowUp::Later);
             if result.is_err() {
                 break;
             }

@@ -27,8 +27,8 @@ pub(super) fn count_copied(bytes: usize) {
     COPIED_BYTES.set(COPIED_BYTES.get() + bytes);
 }
 
-pub(super) fn count_written(following: Following) {
-    if following == Following::More {
+pub(super) fn count_written(following: FollowUp) {
+    if following == FollowUp::AtOnce {
         FOLLOWED_WRITES.set(FOLLOWED_WRITES.get() + 1);
     }
 }
