@@ -16,13 +16,13 @@ const STALE_TURNS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct WaitingSteps {
     calls: CallMap<WaitingCall>,
-    /// By deadline, then by number. A turn whose call is gone, or waits anew, is stale: its number tells.
+    /// Calls by deadline, then by the number of their first step. A turn of another step than that is stale: its number tells.
     order: BinaryHeap<Reverse<StepTurn>>,
-    /// By number, which is the order of arrival.
-    arrivals: VecDeque<StepTurn>,
+    /// The same by number, which is the order of arrival.
+    arrivals: BinaryHeap<Reverse<ArrivalTurn>>,
     steps: usize,
     next_number: u64,
-    spare: Vec<VecDeque<Step>>,
+    spare: Vec<VecDeque<WaitingStep>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,11 +32,24 @@ struct StepTurn {
     call: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ArrivalTurn {
+    number: u64,
+    call: u64,
+}
+
 #[derive(Debug)]
 struct WaitingCall {
+    deadline: Nanos,
+    steps: VecDeque<WaitingStep>,
+}
+
+#[derive(Debug)]
+struct WaitingStep {
+    step: Step,
+    /// Its place among all that ever waited here.
     number: u64,
     since: Nanos,
-    steps: VecDeque<Step>,
 }
 
 /// The step whose turn it is.
@@ -69,38 +82,52 @@ impl WaitingSteps {
 
     /// Lets a step wait: behind those of its call, or as the first of it, with the call's deadline.
     pub(crate) fn add(&mut self, step: Step, deadline: Nanos, now: Nanos) {
+        let call = step.call;
+        let waiting = WaitingStep {
+            step,
+            number: self.next_number,
+            since: now,
+        };
         self.steps += 1;
-        if let Some(waiting) = self.calls.get_mut(&step.call) {
-            waiting.steps.push_back(step);
+        self.next_number += 1;
+        if let Some(of_call) = self.calls.get_mut(&call) {
+            of_call.steps.push_back(waiting);
             return;
         }
-        let turn = StepTurn {
-            deadline,
-            number: self.next_number,
-            call: step.call,
-        };
-        self.next_number += 1;
-        self.order.push(Reverse(turn));
-        self.arrivals.push_back(turn);
         let mut steps = self.spare.pop().unwrap_or_default();
-        steps.push_back(step);
-        let waiting = WaitingCall {
-            number: turn.number,
-            since: now,
-            steps,
-        };
-        self.calls.insert(turn.call, waiting);
+        steps.push_back(waiting);
+        self.calls.insert(call, WaitingCall { deadline, steps });
+        self.take_place(call);
     }
 
-    /// Whose turn it is: of the call that has waited longest, if that has been too long, else of the one whose deadline
-    /// is the earliest.
+    /// Has the first step of a call have its turn.
+    fn take_place(&mut self, call: u64) {
+        let Some(of_call) = self.calls.get(&call) else {
+            return;
+        };
+        let Some(WaitingStep { number, .. }) = of_call.steps.front() else {
+            return;
+        };
+        self.order.push(Reverse(StepTurn {
+            deadline: of_call.deadline,
+            number: *number,
+            call,
+        }));
+        self.arrivals.push(Reverse(ArrivalTurn {
+            number: *number,
+            call,
+        }));
+    }
+
+    /// Whose turn it is: of the call whose first step has waited longest, if that has been too long, else of the one whose
+    /// deadline is the earliest.
     pub(crate) fn head(&mut self, now: Nanos, starvation_bound: Nanos) -> Option<HeadStep> {
         let oldest = self.oldest()?;
         if now.saturating_sub(oldest.since) >= starvation_bound {
             return Some(oldest);
         }
         while let Some(Reverse(turn)) = self.order.peek().copied() {
-            if let Some(head) = self.head_of(turn) {
+            if let Some(head) = self.head_of(turn.call, turn.number) {
                 return Some(head);
             }
             self.order.pop();
@@ -108,54 +135,60 @@ impl WaitingSteps {
         None
     }
 
-    /// The call that has waited longest.
+    /// The call whose first step has waited longest.
     pub(crate) fn oldest(&mut self) -> Option<HeadStep> {
-        while let Some(turn) = self.arrivals.front().copied() {
-            if let Some(head) = self.head_of(turn) {
+        while let Some(Reverse(turn)) = self.arrivals.peek().copied() {
+            if let Some(head) = self.head_of(turn.call, turn.number) {
                 return Some(head);
             }
-            self.arrivals.pop_front();
+            self.arrivals.pop();
         }
         None
     }
 
     /// Takes the first step of a call.
     pub(crate) fn take(&mut self, call: u64) -> Option<Step> {
-        let waiting = self.calls.get_mut(&call)?;
-        let step = waiting.steps.pop_front();
-        if waiting.steps.is_empty() {
+        let of_call = self.calls.get_mut(&call)?;
+        let taken = of_call.steps.pop_front()?;
+        self.steps -= 1;
+        if of_call.steps.is_empty() {
             self.remove(call);
+        } else {
+            self.take_place(call);
+            self.tidy();
         }
-        self.steps -= usize::from(step.is_some());
-        step
+        Some(taken.step)
     }
 
     /// Takes all steps of a call.
-    pub(crate) fn take_call(&mut self, call: u64) -> VecDeque<Step> {
+    pub(crate) fn take_call(&mut self, call: u64) -> Vec<Step> {
         let Some(waiting) = self.calls.remove(&call) else {
-            return VecDeque::new();
+            return Vec::new();
         };
         self.steps -= waiting.steps.len();
         self.tidy();
-        waiting.steps
+        waiting.steps.into_iter().map(|waiting| waiting.step).collect()
     }
 
     /// Takes everything, the call that came first first.
     pub(crate) fn take_all(&mut self) -> Vec<Step> {
         let mut calls: Vec<WaitingCall> = self.calls.drain().map(|(_, waiting)| waiting).collect();
-        calls.sort_by_key(|waiting| waiting.number);
+        calls.sort_by_key(|waiting| waiting.steps.front().map(|first| first.number));
         self.order.clear();
         self.arrivals.clear();
         self.steps = 0;
-        calls.into_iter().flat_map(|waiting| waiting.steps).collect()
+        let steps = calls.into_iter().flat_map(|waiting| waiting.steps);
+        steps.map(|waiting| waiting.step).collect()
     }
 
-    fn head_of(&self, turn: StepTurn) -> Option<HeadStep> {
-        let waiting = self.calls.get(&turn.call)?;
-        (waiting.number == turn.number).then_some(HeadStep {
-            call: turn.call,
-            deadline: turn.deadline,
-            since: waiting.since,
+    /// The first step of a call, if it has this number.
+    fn head_of(&self, call: u64, number: u64) -> Option<HeadStep> {
+        let of_call = self.calls.get(&call)?;
+        let first = of_call.steps.front().filter(|first| first.number == number)?;
+        Some(HeadStep {
+            call,
+            deadline: of_call.deadline,
+            since: first.since,
         })
     }
 
@@ -171,16 +204,17 @@ impl WaitingSteps {
     fn tidy(&mut self) {
         let most = STALE_TURNS_FACTOR * self.calls.len() + STALE_TURNS_MAX;
         let calls = &self.calls;
-        let is_valid = |turn: &StepTurn| {
-            calls
-                .get(&turn.call)
-                .is_some_and(|waiting| waiting.number == turn.number)
+        let is_valid = |call: u64, number: u64| {
+            let first = calls.get(&call).and_then(|of_call| of_call.steps.front());
+            first.is_some_and(|first| first.number == number)
         };
         if self.order.len() > most {
-            self.order.retain(|Reverse(turn)| is_valid(turn));
+            self.order
+                .retain(|Reverse(turn)| is_valid(turn.call, turn.number));
         }
         if self.arrivals.len() > most {
-            self.arrivals.retain(is_valid);
+            self.arrivals
+                .retain(|Reverse(turn)| is_valid(turn.call, turn.number));
         }
     }
 }
@@ -212,7 +246,7 @@ mod tests {
         }
         waiting.add(Step::new(2, Parts::END), Nanos::MAX, 11);
         assert_eq!(waiting.steps(), 5);
-        assert_eq!(taken(&mut waiting, 20), [2, 2, 4, 1, 3]);
+        assert_eq!(taken(&mut waiting, 20), [2, 4, 2, 1, 3]);
         assert!(waiting.is_empty() && !waiting.holds(2));
     }
 
@@ -224,6 +258,40 @@ mod tests {
         assert_eq!(waiting.head(99, BOUND).map(|head| head.call), Some(2));
         assert_eq!(waiting.head(100, BOUND).map(|head| head.call), Some(1));
         assert_eq!(waiting.oldest().map(|head| head.since), Some(0));
+    }
+
+    #[test]
+    fn each_step_of_a_call_has_waited_since_it_came() {
+        let mut waiting = WaitingSteps::new();
+        waiting.add(step(1), Nanos::MAX, 0);
+        waiting.add(step(2), 500, 60);
+        waiting.add(step(3), Nanos::MAX, 65);
+        waiting.add(step(1), Nanos::MAX, 70);
+        // The first of the stream has waited too long, and its next has not; and then all have.
+        assert_eq!(
+            waiting.head(100, BOUND).map(|head| (head.call, head.since)),
+            Some((1, 0))
+        );
+        waiting.take(1);
+        assert_eq!(
+            waiting.head(159, BOUND).map(|head| (head.call, head.since)),
+            Some((2, 60))
+        );
+        assert_eq!(waiting.oldest().map(|head| head.since), Some(60));
+        waiting.take(2);
+        assert_eq!(taken(&mut waiting, 170), [3, 1]);
+    }
+
+    #[test]
+    fn a_stream_that_always_waits_leaves_nothing_behind() {
+        let mut waiting = WaitingSteps::new();
+        waiting.add(step(1), Nanos::MAX, 0);
+        for now in 1..10_000 {
+            waiting.add(step(1), Nanos::MAX, now);
+            assert!(waiting.take(1).is_some());
+        }
+        assert!(waiting.order.len() <= STALE_TURNS_MAX + 2 && waiting.arrivals.len() <= STALE_TURNS_MAX + 2);
+        assert_eq!(waiting.head(10_000, BOUND).map(|head| head.since), Some(9_999));
     }
 
     #[test]
