@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use provost_engine::{AuditEvent, EventSink, Nanos, WallClock, rfc3339};
-use provost_observers::access_log::LogFile;
+use provost_observers::access_log::{LogFile, open_at_once};
 use provost_shm::now_ns;
 use serde::Serialize;
 
@@ -172,7 +172,7 @@ impl AuditLog {
         if STREAMS.iter().any(|stream| path == Path::new(stream)) {
             return Ok(());
         }
-        let opened = std::fs::OpenOptions::new().append(true).open(path);
+        let opened = open_at_once(std::fs::OpenOptions::new().append(true), path);
         match opened {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => check_folder_of(path),
             opened => opened.map(drop),

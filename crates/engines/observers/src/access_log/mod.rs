@@ -19,7 +19,7 @@ use provost_engine::{
 };
 use serde::Deserialize;
 
-pub use file::LogFile;
+pub use file::{LogFile, open_at_once};
 pub use filter::{LogFilter, LoggedCall};
 
 use filter::{CallSelection, LogRecord};
