@@ -112,10 +112,18 @@ impl EncodedBody {
     /// # Errors
     /// The message is damaged, or has more bytes than it may.
     pub fn decompress(&mut self) -> Result<PlainCopy, CompressionFault> {
+        self.decompress_within(u32::MAX)
+    }
+
+    /// As [`EncodedBody::decompress`], for who has no use for a message of more bytes than these.
+    ///
+    /// # Errors
+    /// The message is damaged, or has more bytes than it may, or than these.
+    pub fn decompress_within(&mut self, bytes_max: u32) -> Result<PlainCopy, CompressionFault> {
         if self.protobuf().is_some() {
             return Ok(PlainCopy::Found);
         }
-        let bytes = self.decompressed()?;
+        let bytes = self.decompressed(bytes_max)?;
         let charge = self.buffer.charge.as_ref();
         let charge = charge.map(|charge| charge.another(bytes.capacity() as u64));
         if let Some(compression) = &mut self.compression {
@@ -158,14 +166,14 @@ impl EncodedBody {
         Ok(())
     }
 
-    fn decompressed(&self) -> Result<Vec<u8>, CompressionFault> {
+    fn decompressed(&self, bytes_max: u32) -> Result<Vec<u8>, CompressionFault> {
         let Some(compression) = &self.compression else {
             return Ok(Vec::new());
         };
         let message = self.message().unwrap_or_default();
         compression
             .encoding
-            .decompress(message, compression.plain_bytes_max)
+            .decompress(message, compression.plain_bytes_max.min(bytes_max))
     }
 }
 

@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use prost_reflect::{MapKey, Value as Dynamic};
-use provost_engine::rig::{Rig, Service, metric, policy, protobuf_of, with_metadata, with_protobuf};
+use provost_datapath::PrivateBytes;
+use provost_engine::rig::{
+    Rig, Service, metric, policy, protobuf_of, with_compressed, with_metadata, with_protobuf,
+};
 use provost_engine::{Code, Parts, Policy, RecordedField, Sample, Side, Step};
 use provost_observers::kind;
 use serde_json::{Value, json};
@@ -98,6 +101,42 @@ fn buy(rig: &mut Rig, service: &Service, call: u64, fields: &[(&str, Dynamic)], 
     rig.poll();
     rig.to_wire();
     rig.to_app();
+}
+
+/// A message of so many bytes as it passes a tap, compressed: whether the sample shows it, and whether it was decompressed.
+fn tapped_compressed(bytes: usize, config: &str) -> (bool, bool) {
+    let service = Service::from_source(SHOP);
+    let policy = policy(&*kind("tap").unwrap(), config, None).unwrap();
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
+    let protobuf = service.protobuf(
+        0,
+        &[("notes", Dynamic::List(vec![Dynamic::String("x".repeat(bytes))]))],
+    );
+    let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
+    rig.send(with_compressed(
+        service.request(1, 0, &[]),
+        &protobuf,
+        64 << 20,
+        &share,
+    ));
+    rig.poll();
+    let sent = rig.to_wire().pop().unwrap();
+    rig.receive(service.response(1, 0, &[]));
+    rig.poll();
+    let sample: Value = serde_json::from_str(&samples(&*policy)[0].json).unwrap();
+    let is_shown = sample["steps"][0]["message"].is_object();
+    (is_shown, protobuf_of(&sent).is_some())
+}
+
+#[test]
+fn a_compressed_message_that_a_sample_has_no_room_for_is_not_decompressed() {
+    assert_eq!(tapped_compressed(1_000, ""), (true, true));
+    assert_eq!(tapped_compressed(1_000_000, ""), (false, false));
+    assert_eq!(
+        tapped_compressed(1_000_000, "sample_bytes_max = 2000000"),
+        (true, true)
+    );
+    assert_eq!(tapped_compressed(1_000, "sample_bytes_max = 999"), (false, false));
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl<'a> LocalStep<'a> {
         tables: &Tables,
         path: &FieldPath,
     ) -> Result<Option<Value<'_>>, ReadError> {
-        if let Err(error) = self.decompress() {
+        if let Err(error) = self.decompress_within(u32::MAX) {
             self.unreadable = Some(error);
             return Err(ReadError);
         }
@@ -96,10 +96,10 @@ impl<'a> LocalStep<'a> {
         self.unreadable = Some(error);
     }
 
-    /// Has the protobuf of a message that is compressed; says whether it was. What goes on is the message as it came.
-    pub(crate) fn decompress(&mut self) -> Result<bool, UnreadableMessage> {
+    /// Has the protobuf of a message that is compressed, of so many bytes at most; says whether it was. It goes on as it came.
+    pub(crate) fn decompress_within(&mut self, bytes_max: u32) -> Result<bool, UnreadableMessage> {
         match &mut self.step.body {
-            Body::Encoded(body) => Ok(body.decompress()? == PlainCopy::Made),
+            Body::Encoded(body) => Ok(body.decompress_within(bytes_max)? == PlainCopy::Made),
             _ => Ok(false),
         }
     }
@@ -109,7 +109,7 @@ impl<'a> LocalStep<'a> {
         if !self.is_protobuf() {
             return Ok(false);
         }
-        self.decompress()?;
+        self.decompress_within(u32::MAX)?;
         let protobuf = protobuf_of(&self.step.body).unwrap_or_default();
         let mut native = self.buffers.take();
         let (bytes, bytes_max) = (&mut native.bytes, MESSAGE_BYTES_MAX);

@@ -282,8 +282,16 @@ impl StepView<'_> {
     /// # Errors
     /// The message is damaged, or has more bytes than it may.
     pub fn decompress(&mut self) -> Result<bool, UnreadableMessage> {
+        self.decompress_within(u32::MAX)
+    }
+
+    /// As [`StepView::decompress`], for filters that have no use for a message of more bytes than these.
+    ///
+    /// # Errors
+    /// The message is damaged, or has more bytes than it may, or than these.
+    pub fn decompress_within(&mut self, bytes_max: u32) -> Result<bool, UnreadableMessage> {
         match &mut self.source {
-            StepSource::Local(local) => local.decompress(),
+            StepSource::Local(local) => local.decompress_within(bytes_max),
             StepSource::Remote(_) => Ok(false),
         }
     }

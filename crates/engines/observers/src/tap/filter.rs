@@ -142,9 +142,9 @@ fn copy(sampling: &mut OpenSample, step: &mut StepView<'_>) {
         }
         // What is still in the app's memory is copied now; what is shown is what is sent.
         step.make_whole();
-    } else if sampling.has_room(message_bytes as usize) {
-        // One that came compressed; what is damaged is left out of the sample.
-        let _ = step.decompress();
+    } else {
+        // One that came compressed; what is damaged, or too large for the sample, is left out of it.
+        let _ = step.decompress_within(sampling.bytes_left());
     }
     let contents = step.contents();
     if let Some(protobuf) = contents.protobuf

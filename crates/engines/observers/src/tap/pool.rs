@@ -109,8 +109,9 @@ impl RecordPool {
     /// A record for a call: one that is free, else the oldest that nobody has read.
     pub(crate) fn take(self: &Arc<Self>) -> Option<OpenSample> {
         let record = self.free.pop().or_else(|| {
-            let oldest = self.full.pop()?;
+            let mut oldest = self.full.pop()?;
             self.counts.overwritten.fetch_add(1, Relaxed);
+            self.relieve(&mut oldest);
             Some(oldest)
         });
         match record {
@@ -130,9 +131,18 @@ impl RecordPool {
         self.full.pop()
     }
 
-    pub(crate) fn give(&self, record: Box<SampleRecord>) {
+    pub(crate) fn give(&self, mut record: Box<SampleRecord>) {
+        self.relieve(&mut record);
         // There is room for as many as there are.
         let _ = self.free.push(record);
+    }
+
+    /// Takes the memory of a record whose bytes nobody needs any more, while much of it is taken: other records find some then.
+    fn relieve(&self, record: &mut SampleRecord) {
+        if self.bytes() > self.bounds.bytes / 2 {
+            self.bytes.fetch_sub(record.bytes.capacity(), Relaxed);
+            record.bytes = Vec::new();
+        }
     }
 
     /// How many were overwritten so far.
@@ -191,6 +201,17 @@ impl OpenSample {
             return false;
         };
         record.steps.len() < steps && self.pool.reserve(&mut record.bytes, bytes)
+    }
+
+    /// How many bytes of further steps can be kept, at most.
+    pub(crate) fn bytes_left(&self) -> u32 {
+        let bounds = &self.pool.bounds;
+        let open = self
+            .record
+            .as_ref()
+            .filter(|record| record.steps.len() < bounds.steps);
+        let left = open.map_or(0, |record| bounds.sample_bytes.saturating_sub(record.bytes.len()));
+        u32::try_from(left).unwrap_or(u32::MAX)
     }
 
     /// Keeps a step with its metadata and message: both, if there is room for both, else as much as there is room for.
@@ -308,6 +329,32 @@ mod tests {
         assert!(pool.take().is_none(), "both are under way");
         drop((one, two));
         assert!(pool.take().is_some());
+    }
+
+    /// Samples a call with a message of so many bytes; how many of them were kept.
+    fn sampled(pool: &Arc<RecordPool>, bytes: usize) -> usize {
+        let mut sampling = pool.take().unwrap();
+        let record = sampling.record.as_mut().unwrap();
+        record.steps.clear();
+        record.bytes.clear();
+        sampling.add(step(), native(b"", &vec![7; bytes]));
+        let kept = sampling.record.as_ref().unwrap().steps[0].message.len();
+        sampling.finish(Code::Ok, 0);
+        kept
+    }
+
+    #[test]
+    fn memory_that_one_record_had_is_there_for_another() {
+        let read = pool(2, 100);
+        for _ in 0..4 {
+            assert_eq!(sampled(&read, 48), 48);
+            read.give(read.take_full().unwrap());
+        }
+        // Nobody reads: what is overwritten makes room.
+        let unread = pool(2, 70);
+        let kept = [48, 10, 10, 10].map(|bytes| sampled(&unread, bytes));
+        assert_eq!(kept, [48, 0, 10, 10]);
+        assert!(read.bytes() <= 100 && unread.bytes() <= 70);
     }
 
     #[test]
