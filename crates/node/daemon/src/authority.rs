@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use provost_engine::rfc3339;
+use provost_engine::{AppIdentity, rfc3339};
 use provost_processes::ProcessFacts;
 use provost_wire::Code;
 use serde::Serialize;
@@ -75,7 +75,10 @@ pub(crate) struct AskingApp<'a> {
 
 impl<'a> AskingApp<'a> {
     pub(crate) fn of(app: &'a AttachedApp) -> AskingApp<'a> {
-        let identity = &app.endpoint.identity;
+        AskingApp::of_identity(&app.endpoint.identity)
+    }
+
+    fn of_identity(identity: &'a AppIdentity) -> AskingApp<'a> {
         AskingApp {
             app: &identity.name,
             id: Some(identity.id),
@@ -153,9 +156,19 @@ impl AppAuthority {
 
     /// Whether an app may connect to a service.
     pub(crate) fn may_connect(&self, app: &AttachedApp, service: &str) -> Result<(), AuthorityDenial> {
-        let outcome = may_connect(&self.config.live(), app.name(), service);
+        self.still_may(AppAction::Connect, &app.endpoint.identity, service)
+    }
+
+    /// Whether an app may do, by the configuration in effect now, what it was allowed a while ago.
+    pub(crate) fn still_may(
+        &self,
+        action: AppAction,
+        app: &AppIdentity,
+        service: &str,
+    ) -> Result<(), AuthorityDenial> {
+        let outcome = may(&self.config.live(), &app.name, service, action);
         let outcome = outcome.map_err(|denial| self.placed(denial));
-        outcome.inspect_err(|denial| self.record(AppAction::Connect, AskingApp::of(app), service, denial))
+        outcome.inspect_err(|denial| self.record(action, AskingApp::of_identity(app), service, denial))
     }
 
     /// Whether an app that may connect to a service may be told of it.

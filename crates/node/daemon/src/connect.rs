@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::attempts::ConnectAttempts;
-use crate::authority::AppAuthority;
+use crate::authority::{AppAction, AppAuthority};
 use crate::callers::{CallerTrust, peer_description};
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
 use crate::config::{RouteConfig, RouteTransport};
@@ -683,6 +683,7 @@ impl Connector {
         let opening = self.opening(spec);
         let context = Arc::clone(&opening.context);
         let chain = self.policies.chain(&context, &self.threads.policies).await?;
+        self.check_authority(&opening.spec)?;
         let transport = reached.start(version, self.config.started.transport_options());
         let entered = opening.enter(&self.connections, chain, transport, None, permit);
         let entered = entered.map_err(|error| not_started(&error))?;
@@ -724,6 +725,8 @@ impl Connector {
             &server_context,
         )
         .await?;
+        self.check_authority(&client.spec)?;
+        self.check_authority(&server.spec)?;
         let (at_client, at_server) = transport::local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
@@ -802,6 +805,18 @@ impl Connector {
         if let Some(app) = self.apps.find(app) {
             app.send_peer(peer_description(context));
         }
+    }
+
+    /// Checks that the app of an end may still have it: to get here takes time, and a reload ends only connections that have been
+    /// entered by then.
+    fn check_authority(&self, end: &ConnectionSpec) -> Result<(), Refusal> {
+        let action = match end.serves() {
+            None => AppAction::Connect,
+            Some(_) => AppAction::Bind,
+        };
+        self.authority
+            .still_may(action, &end.app.identity, &end.schema.service)?;
+        Ok(())
     }
 
     fn opening(&self, spec: ConnectionSpec) -> ConnectionOpening {

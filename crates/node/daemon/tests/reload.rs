@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kinds::Notes;
+use provost_wire::Code;
+use provost_wire::control::{reply, request};
 use provostd::Node;
 use provostd::config::{Sources, TakesEffect};
 use provostd::policies::{Change, ChangeError, Mode};
@@ -197,4 +199,53 @@ fn what_was_changed_at_run_time_is_written_back() {
             .any(|change| change.key == "policy.null.kind")
     );
     scene.traffic.finish();
+}
+
+#[test]
+fn a_connection_that_is_on_its_way_while_a_reload_forbids_it_does_not_open() {
+    let server_node = TestNode::start();
+    let mut serving = TestApp::attach(&server_node);
+    serving.bind();
+    // It lets the peer wait until it is told to pass on what comes.
+    let between = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let files = tempfile::tempdir().expect("a directory");
+    let write = |may: &str| {
+        let endpoint = between.local_addr().expect("an address");
+        let text = format!(
+            "[timeouts]\nconnect_ms = 20000\n[[app]]\nname = \"*\"\nmay_connect = [{may}]\n\
+             [[route]]\nservice = \"{SERVICE}\"\ntransport = \"tcp\"\nendpoints = [\"{endpoint}\"]\n"
+        );
+        std::fs::write(files.path().join("10.toml"), text).expect("a file");
+    };
+    write("\"*\"");
+    let sources = Sources {
+        directory: Some(files.path().to_path_buf()),
+        ..Sources::default()
+    };
+    let node = TestNode::start_from(sources, provostd::policies::Registry::with_built_ins());
+    let mut client = TestApp::attach(&node);
+    client.add_schema();
+    let connecting = std::thread::spawn(move || client.ask(request::Body::Connect(connect_request()), None));
+    let (peer, _) = between.accept().expect("a connection");
+    write("");
+    node.node.reload().expect("a good configuration");
+    let server = std::net::TcpStream::connect(server_node.node.addresses()[0]).expect("a server");
+    for (from, to) in [(&peer, &server), (&server, &peer)] {
+        let (mut from, mut to) = (
+            from.try_clone().expect("a socket"),
+            to.try_clone().expect("a socket"),
+        );
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+    }
+    match connecting.join().expect("no panic") {
+        reply::Body::Failed(failed) => {
+            assert_eq!(
+                Code::from_number(failed.code),
+                Code::PermissionDenied,
+                "{failed:?}"
+            );
+            assert!(failed.message.contains("may_connect"), "{failed:?}");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
 }
