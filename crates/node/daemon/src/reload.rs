@@ -5,7 +5,7 @@
 //! restart is said in the log. A configuration that is refused changes nothing, and the last good one stays.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -238,11 +238,16 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
         (None, None) => return Err(ReloadError::NoFiles),
     };
     let listing = crate::policies::to_toml(attachments);
+    let mut next: BTreeMap<String, String> = sources.texts()?.into_iter().collect();
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
-    for (name, text) in sources.texts()? {
-        let mut table: toml::Table = toml::from_str(&text).unwrap_or_default();
+    for (name, text) in &next {
+        // What is half written now is not to be lost.
+        let mut table: toml::Table = toml::from_str(text).map_err(|source| ConfigError::Syntax {
+            origin: name.clone(),
+            source: Box::new(source),
+        })?;
         let has_policies = table.remove("policy").is_some() | table.remove("policies").is_some();
-        if has_policies || target.as_path() == std::path::Path::new(&name) {
+        if has_policies || target.as_path() == Path::new(name) {
             files.insert(name.into(), table.to_string());
         }
     }
@@ -252,35 +257,64 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
     }
     rest.push_str(&listing);
     // What would be read next is checked before a file is touched.
-    let mut next: BTreeMap<String, String> = sources.texts()?.into_iter().collect();
     next.extend(
         files
             .iter()
             .map(|(path, text)| (path.display().to_string(), text.clone())),
     );
     sources.read_files(&next)?;
-    for (path, text) in &files {
-        replace(path, text).map_err(|source| ReloadError::Write {
-            path: path.clone(),
-            source,
-        })?;
-    }
+    replace_all(&files, &target)?;
     Ok(target)
 }
 
-/// Puts a text in the place of a file, whole or not at all, and keeps what was there.
-fn replace(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    let beside = |extension: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(extension);
-        PathBuf::from(name)
+/// Puts texts in the places of files. Nothing is replaced before all of them are on the disk; then `first` is, so that no policy is
+/// ever in none of the files.
+fn replace_all(files: &BTreeMap<PathBuf, String>, first: &Path) -> Result<(), ReloadError> {
+    let failed = |path: &Path, source| ReloadError::Write {
+        path: path.to_path_buf(),
+        source,
     };
-    let fresh = beside(".new");
-    std::fs::write(&fresh, text)?;
-    std::fs::File::open(&fresh)?.sync_all()?;
-    if path.exists() {
-        std::fs::set_permissions(&fresh, std::fs::metadata(path)?.permissions())?;
-        std::fs::copy(path, beside(".bak"))?;
+    let mut drafts = Vec::with_capacity(files.len());
+    for (path, text) in files {
+        drafts.push(FileDraft::write(path, text).map_err(|source| failed(path, source))?);
     }
-    std::fs::rename(&fresh, path)
+    drafts.sort_by_key(|draft| draft.path != first);
+    for draft in &drafts {
+        std::fs::rename(&draft.fresh, &draft.path).map_err(|source| failed(&draft.path, source))?;
+    }
+    Ok(())
+}
+
+/// What is to take the place of a file, beside it on the disk, and what was there, kept. It is gone with this.
+struct FileDraft {
+    path: PathBuf,
+    fresh: PathBuf,
+}
+
+impl FileDraft {
+    fn write(path: &Path, text: &str) -> std::io::Result<FileDraft> {
+        let beside = |extension: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(extension);
+            PathBuf::from(name)
+        };
+        let draft = FileDraft {
+            path: path.to_path_buf(),
+            fresh: beside(".new"),
+        };
+        std::fs::write(&draft.fresh, text)?;
+        std::fs::File::open(&draft.fresh)?.sync_all()?;
+        if path.exists() {
+            std::fs::set_permissions(&draft.fresh, std::fs::metadata(path)?.permissions())?;
+            std::fs::copy(path, beside(".bak"))?;
+        }
+        Ok(draft)
+    }
+}
+
+impl Drop for FileDraft {
+    fn drop(&mut self) {
+        // It has taken its place, or is of no use to anybody.
+        let _ = std::fs::remove_file(&self.fresh);
+    }
 }

@@ -202,6 +202,36 @@ fn what_was_changed_at_run_time_is_written_back() {
 }
 
 #[test]
+fn what_cannot_be_written_back_leaves_every_file_as_it_was() {
+    let scene = Scene::new();
+    scene.write("10.toml", WITNESS);
+    scene.node().reload().expect("a good configuration");
+    // Nothing can be written there.
+    let in_the_way = scene.path("90-policies.toml.new");
+    std::fs::create_dir(&in_the_way).expect("a directory");
+    let refused = scene.node().write_config().expect_err("a directory in the way");
+    assert!(refused.to_string().contains("90-policies.toml"), "{refused}");
+    let read = |name: &str| std::fs::read_to_string(scene.path(name)).expect("a file");
+    assert_eq!(read("10.toml"), WITNESS);
+    assert!(!scene.path("10.toml.new").exists() && !scene.path("90-policies.toml").exists());
+    std::fs::remove_dir(&in_the_way).expect("a directory");
+    // Nor is what an operator writes just now.
+    let half = "[[policy]]\nname = \"half\"\nkind =";
+    scene.write("90-policies.toml", half);
+    let refused = scene
+        .node()
+        .write_config()
+        .expect_err("a file that is half written");
+    assert!(refused.to_string().contains("90-policies.toml"), "{refused}");
+    assert_eq!(read("10.toml"), WITNESS);
+    assert_eq!(read("90-policies.toml"), half);
+    std::fs::remove_file(scene.path("90-policies.toml")).expect("a file");
+    scene.node().write_config().expect("written");
+    assert!(read("90-policies.toml").contains("witness") && !read("10.toml").contains("witness"));
+    scene.traffic.finish();
+}
+
+#[test]
 fn a_connection_that_is_on_its_way_while_a_reload_forbids_it_does_not_open() {
     let server_node = TestNode::start();
     let mut serving = TestApp::attach(&server_node);
