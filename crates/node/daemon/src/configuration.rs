@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use provost_wire::Code;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::config::{Config, Sources};
 use crate::permits::TooMany;
@@ -19,6 +20,8 @@ pub(crate) struct Configuration {
     live: RefCell<Rc<Config>>,
     node: Arc<str>,
     state: RefCell<ConfigState>,
+    /// Held by whoever reads it again, or writes it back.
+    turn: Mutex<()>,
 }
 
 /// What is known of the configuration's files.
@@ -41,6 +44,7 @@ impl Configuration {
                 read_at: SystemTime::now(),
                 error: None,
             }),
+            turn: Mutex::new(()),
             started,
         }
     }
@@ -57,6 +61,11 @@ impl Configuration {
     /// Puts another one into effect; the one before.
     pub(crate) fn set_live(&self, config: Config) -> Rc<Config> {
         self.live.replace(Rc::new(config))
+    }
+
+    /// The turn of whoever reads it again or writes it back: one after the other, so that each goes by what the one before has left.
+    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// Where it comes from.

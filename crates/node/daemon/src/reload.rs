@@ -65,6 +65,7 @@ pub enum ReloadError {
 
 /// Reads the configuration again and makes it the one in effect.
 pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
+    let _turn = plane.config.turn().await;
     let outcome = take_up(plane).await;
     let mut state = plane.config.state();
     state.read_at = SystemTime::now();
@@ -93,6 +94,7 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
     }
     let plane = plane.clone();
     tokio::task::spawn_local(async move {
+        let _turn = plane.config.turn().await;
         let change = Change::Apply {
             attachments: attachments.clone(),
         };
@@ -215,6 +217,7 @@ pub(crate) fn effective_toml(plane: &ControlPlane) -> String {
 /// Writes the policies as they are now into the files that the node was started with, and says where. They go into one
 /// file; others lose theirs. (And their comments, if they had policies: each is kept beside as `NAME.bak`.)
 pub(crate) async fn write_back(plane: &ControlPlane) -> Result<PathBuf, ReloadError> {
+    let _turn = plane.config.turn().await;
     let sources = plane.config.sources();
     let attachments = plane.policies.effective();
     let wrote = attachments.clone();

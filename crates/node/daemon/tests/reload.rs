@@ -232,6 +232,32 @@ fn what_cannot_be_written_back_leaves_every_file_as_it_was() {
 }
 
 #[test]
+fn reloads_that_come_at_once_follow_each_other() {
+    const ROUNDS: usize = 8;
+    const RELOADS: usize = 4;
+    let scene = Scene::new();
+    let socket = scene.path("grpc.sock");
+    let listener = format!(
+        "[[grpc.listener]]\nname = \"web\"\naddress = \"unix:{}\"\n",
+        socket.display()
+    );
+    for round in 0..ROUNDS {
+        let text = if round % 2 == 0 { &listener } else { "" };
+        scene.write("10.toml", text);
+        let node = scene.node();
+        std::thread::scope(|threads| {
+            let reloads: Vec<_> = (0..RELOADS).map(|_| threads.spawn(|| node.reload())).collect();
+            for reload in reloads {
+                reload.join().expect("no panic").expect("a good configuration");
+            }
+        });
+        let is_served = std::os::unix::net::UnixStream::connect(&socket).is_ok();
+        assert_eq!(is_served, round % 2 == 0, "round {round}");
+    }
+    scene.traffic.finish();
+}
+
+#[test]
 fn a_connection_that_is_on_its_way_while_a_reload_forbids_it_does_not_open() {
     let server_node = TestNode::start();
     let mut serving = TestApp::attach(&server_node);
