@@ -11,8 +11,10 @@ use crate::user_names::UserNames;
 
 use super::roles::Role;
 
-/// Lists in arguments are shown up to so many entries.
+/// Lists and maps in arguments are shown up to so many entries.
 const ENTRIES_MAX: usize = 64;
+/// Arguments are shown up to so many bytes as JSON.
+const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Record {
@@ -37,6 +39,9 @@ pub(crate) struct Record {
     pub(crate) message: String,
     /// How long it took.
     pub(crate) duration_ms: f64,
+    /// Refusals of this user before this one that were left out: a user has so many in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) withheld: Option<u64>,
 }
 
 /// Who asked for a change.
@@ -71,9 +76,16 @@ pub(crate) fn write(record: &Record, log: &AuditLog) {
     }
 }
 
-/// The arguments of a request as the audit log shows them: what is at its default is left out, what is long is cut.
+/// The arguments of a request as the audit log shows them: what is at its default is left out, what is long is cut. Whoever may do
+/// nothing can send a request of megabytes too, so what would take many times as much as values is not made into any.
 pub(crate) fn arguments(request: &impl Serialize) -> Value {
-    match serde_json::to_value(request) {
+    let mut json = vec![0; ARGUMENTS_BYTES_MAX];
+    let mut room = &mut json[..];
+    if serde_json::to_writer(&mut room, request).is_err() {
+        return Value::String(format!("more than {ARGUMENTS_BYTES_MAX} bytes"));
+    }
+    let written = ARGUMENTS_BYTES_MAX - room.len();
+    match serde_json::from_slice(&json[..written]) {
         Ok(value) => shown(value).unwrap_or_else(|| Value::Object(Map::new())),
         Err(error) => Value::String(format!("not shown: {error}")),
     }
@@ -97,10 +109,13 @@ fn shown(value: Value) -> Option<Value> {
                 .map(|entry| shown(entry).unwrap_or(Value::Null))
                 .collect(),
         )),
+        Value::Object(fields) if fields.len() > ENTRIES_MAX => {
+            Some(Value::String(format!("{} entries", fields.len())))
+        }
         Value::Object(fields) => {
             let fields: Map<_, _> = fields
                 .into_iter()
-                .filter_map(|(key, value)| Some((key, shown(value)?)))
+                .filter_map(|(key, value)| Some((cut(key), shown(value)?)))
                 .collect();
             (!fields.is_empty()).then_some(Value::Object(fields))
         }
@@ -134,5 +149,31 @@ mod tests {
             descriptor_set: vec![7; 5000],
         };
         assert_eq!(arguments(&schema)["descriptor_set"], "5000 entries");
+    }
+
+    #[test]
+    fn arguments_of_any_size_make_a_record_of_a_bounded_one() {
+        use provost_admin::v1::{DiffConfigRequest, PrefetchSchemaRequest};
+        let files = |count: usize, name: &str, text: &str| DiffConfigRequest {
+            files: (0..count)
+                .map(|number| (format!("{number}{name}"), text.to_owned()))
+                .collect(),
+        };
+        let long = "x".repeat(2 * TEXT_BYTES_MAX);
+        let largest = [
+            arguments(&files(ENTRIES_MAX, &long, "y")),
+            arguments(&files(ENTRIES_MAX, "", &long)),
+            arguments(&files(1, &"x".repeat(4 << 20), "")),
+            arguments(&files(10_000, "", "")),
+            arguments(&files(400_000, "", "")),
+            arguments(&PrefetchSchemaRequest {
+                descriptor_set: vec![255; 4 << 20],
+            }),
+        ];
+        for arguments in largest {
+            let bytes = arguments.to_string().len();
+            assert!(bytes <= 2 * ENTRIES_MAX * TEXT_BYTES_MAX, "{bytes}");
+        }
+        assert_eq!(arguments(&files(10_000, "", "y"))["files"], "10000 entries");
     }
 }

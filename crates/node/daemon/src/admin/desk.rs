@@ -59,6 +59,12 @@ impl Counter {
         Counter(sender)
     }
 
+    /// One at which nobody is served.
+    #[cfg(test)]
+    pub(super) fn of_nobody() -> Counter {
+        Counter(mpsc::channel(1).0)
+    }
+
     /// Carries an operation out on the control plane's thread. Once begun it is finished, though its caller may be gone.
     pub(crate) async fn ask<T, F, O>(&self, operation: O) -> Result<T, Status>
     where

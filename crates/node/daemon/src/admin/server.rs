@@ -18,6 +18,7 @@ use crate::access::Credentials;
 use crate::audit_log::AuditLog;
 use crate::audit_log::cut;
 use crate::config::AdminConfig;
+use crate::log::may_record_refusal;
 use crate::user_names::UserNames;
 
 use super::audit::{self, Record, Who};
@@ -124,9 +125,13 @@ impl Server {
             peer: caller.peer.clone(),
         };
         let status = Status::permission_denied(format!("{denied} ({})", self.roles.place));
-        let mut record = self.record(method, caller, request.get_ref());
-        record.conclude(&status);
-        audit::write(&record, &self.roles.log);
+        // Whoever can open the socket can be refused as often as it likes.
+        if let Some(withheld) = may_record_refusal(caller.peer.uid, None) {
+            let mut record = self.record(method, caller, request.get_ref());
+            record.withheld = Some(withheld).filter(|withheld| *withheld > 0);
+            record.conclude(&status);
+            audit::write(&record, &self.roles.log);
+        }
         Err(status)
     }
 
@@ -238,6 +243,7 @@ impl Server {
             outcome: "OK",
             message: String::new(),
             duration_ms: 0.0,
+            withheld: None,
         }
     }
 }
@@ -559,3 +565,38 @@ impl Admin for Server {
 }
 
 type Answer<T> = Result<Response<T>, Status>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_denied_again_and_again_does_not_fill_the_audit_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let roles = Roles {
+            config: AdminConfig::default(),
+            place: "test".into(),
+            own_uid: 1,
+            node: "n1".into(),
+            log: Arc::new(AuditLog::start("n1", path.to_str().unwrap()).unwrap()),
+        };
+        let server = Server::new(Counter::of_nobody(), roles);
+        let stranger = Credentials {
+            uid: 4_000_000_011,
+            ..Credentials::unknown()
+        };
+        let mut request = Request::new(GetStatusRequest {});
+        request.extensions_mut().insert(stranger);
+        for _ in 0..5_000 {
+            let denied = server.admit(view("GetStatus"), &request).unwrap_err();
+            assert_eq!(denied.code(), tonic::Code::PermissionDenied);
+        }
+        drop(server);
+        let records = std::fs::read_to_string(&path).unwrap();
+        // A slow machine may give the user some more meanwhile.
+        let written = records.lines().count();
+        assert!((100..4_000).contains(&written), "{written}");
+        assert!(records.contains("\"outcome\":\"PERMISSION_DENIED\""), "{records}");
+    }
+}
