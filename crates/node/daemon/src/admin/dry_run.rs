@@ -16,7 +16,7 @@ use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata;
 use tonic::Status;
 
-use crate::policies::Instance;
+use crate::policies::{Attachment, Instance, Maker};
 
 use super::changes;
 use super::desk::Desk;
@@ -44,13 +44,20 @@ pub(crate) async fn test(
     };
     let samples = samples(desk, &asked.tap, most)?;
     let maker = desk.plane.policies.maker.clone();
-    let run = move || {
-        let instance = maker.instance(&attachment, None);
-        let instance = instance.map_err(|error| changes::refusal(&error))?;
-        dry_run(&instance, &samples)
-    };
+    let run = move || try_out(&maker, &attachment, &samples);
     let ran = tokio::task::spawn_blocking(run).await;
     ran.map_err(|_| Status::internal("the dry run was cut short"))?
+}
+
+/// Runs calls through a policy of which nobody hears: none of them is denied.
+fn try_out(
+    maker: &Maker,
+    attachment: &Attachment,
+    samples: &[Arc<Sample>],
+) -> Result<v1::TestPolicyResponse, Status> {
+    let instance = maker.for_dry_runs().instance(attachment, None);
+    let instance = instance.map_err(|error| changes::refusal(&error))?;
+    dry_run(&instance, samples)
 }
 
 fn samples(desk: &Desk, tap: &str, most: usize) -> Result<Vec<Arc<Sample>>, Status> {
@@ -420,5 +427,39 @@ impl ReceiveHeap for Heap {
 
     fn free(&mut self, block: ReceivedBlock) {
         self.0.remove(&block.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use provost_engine::{AuditEvent, EventSink};
+
+    use super::*;
+    use crate::policies::Registry;
+    use crate::policies::testing::sample;
+
+    #[derive(Default)]
+    struct CountedEvents(AtomicUsize);
+
+    impl EventSink for CountedEvents {
+        fn audit(&self, _event: AuditEvent) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_a_dry_run_denies_is_accounted_for_nowhere() {
+        let events = Arc::new(CountedEvents::default());
+        let heard = Arc::clone(&events) as Arc<dyn EventSink>;
+        let maker = Maker::new(Arc::new(Registry::with_built_ins()), "node".into(), heard);
+        let mut attachment = Attachment::of_kind("access");
+        attachment.config.insert("default".into(), "deny".into());
+        let samples = [sample(1), sample(2)].map(Arc::new);
+        let outcome = try_out(&maker, &attachment, &samples).unwrap();
+        let denied: u32 = outcome.denied.iter().map(|group| group.count).sum();
+        assert_eq!((outcome.samples, denied), (2, 2));
+        assert_eq!(events.0.load(Ordering::Relaxed), 0);
     }
 }

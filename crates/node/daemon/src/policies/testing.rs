@@ -2,9 +2,46 @@
 
 use std::sync::Arc;
 
+use provost_datapath::BodyForm;
 use provost_engine::{
-    AttachError, ConfigError, DatapathContext, Environment, Policy, PolicyKind, SharedState, Start,
+    AttachError, Code, ConfigError, DatapathContext, Direction, Environment, Parts, Policy, PolicyKind,
+    Sample, SampledStep, SharedState, Side, Start,
 };
+
+use super::schema_context::context_of_schema;
+use crate::schemas::compile;
+
+/// A service that has methods.
+const SCHEMA: &[u8] = include_bytes!("../grpc/node_services/proto/health_and_reflection.binpb");
+
+/// A call with an empty request, as a tap has sampled it under this number.
+pub(crate) fn sample(number: u64) -> Sample {
+    let schemas = compile(SCHEMA).unwrap();
+    Sample {
+        number,
+        policy: "tap".into(),
+        datapath_context: Arc::new(context_of_schema(&schemas[0], Side::Client)),
+        call: number,
+        method: 0,
+        began_unix_ns: 0,
+        duration_ns: 0,
+        status: Code::Ok,
+        steps: vec![SampledStep {
+            direction: Direction::Request,
+            parts: Parts::BEGIN | Parts::MESSAGE | Parts::END,
+            status: Code::Ok,
+            at_ns: 0,
+            timeout_ns: 0,
+            metadata: Vec::new(),
+            message: Vec::new(),
+            form: BodyForm::Protobuf,
+            message_bytes: 0,
+            window_at: 0,
+        }],
+        messages_left_out: 0,
+        json: String::new(),
+    }
+}
 
 /// The kind, in a version of the test's choice.
 pub(crate) struct Probe {
