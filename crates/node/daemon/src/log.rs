@@ -229,13 +229,32 @@ pub fn set_level(config: &LogConfig) {
 
 /// Logs by a filter that an operator has chosen. It does not reach the audit log: who is accounted for does not silence that.
 pub(crate) fn choose_level(level: &str) -> Result<(), FilterError> {
-    read_filter("the level", level)?;
-    let filter = read_filter("the level", &format!("{level},{AUDITED}"))?;
+    let filter = chosen_filter(level)?;
     if let Some(set) = SET_FILTER.get() {
         set(filter);
     }
     *chosen() = Some(level.to_owned());
     Ok(())
+}
+
+/// A filter that an operator chooses, with the audit log beside it. No part may be about some records of that: it would count before
+/// what is about all of them.
+fn chosen_filter(level: &str) -> Result<EnvFilter, FilterError> {
+    const ORIGIN: &str = "the level";
+    read_filter(ORIGIN, level)?;
+    let is_of_audit = |part: &str| {
+        let target = part.split_once('[').map(|(target, _)| target.trim());
+        target == Some(AUDIT)
+    };
+    if level.split(',').any(is_of_audit) {
+        let problem =
+            format!("\"{level}\" has \"{AUDIT}[\": what is accounted for is always logged; leave it out");
+        return Err(FilterError {
+            origin: ORIGIN,
+            problem,
+        });
+    }
+    read_filter(ORIGIN, &format!("{level},{AUDIT}=info"))
 }
 
 /// The filter in effect, and the one that it goes back to.
@@ -247,8 +266,8 @@ pub(crate) fn levels(config: &LogConfig) -> (String, String) {
     (chosen().clone().unwrap_or_else(|| configured.clone()), configured)
 }
 
-/// Where the audit log has no file of its own, its records are events of this target and level.
-const AUDITED: &str = "audit=info";
+/// Where the audit log has no file of its own, its records are events of this target, of the level `info`.
+const AUDIT: &str = "audit";
 
 /// What an operator has chosen, where that holds.
 static CHOSEN: Mutex<Option<String>> = Mutex::new(None);
@@ -366,6 +385,51 @@ mod tests {
             .filter_map(|app| spend_refusal(&mut shares, 7, app, later))
             .sum();
         assert_eq!(told as usize, 1000 + 998 - one - many);
+    }
+
+    /// What an event of the audit log is with such a filter: whether it is written.
+    fn is_audited(filter: EnvFilter) -> bool {
+        #[derive(Clone, Default)]
+        struct WrittenLog(std::sync::Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for WrittenLog {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = WrittenLog::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || tracing::info!(target: "audit", "{}", "a record"));
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        text.contains("a record")
+    }
+
+    #[test]
+    fn no_filter_that_an_operator_chooses_silences_the_audit_log() {
+        for level in [
+            "off",
+            "error,provostd=debug",
+            "[{message}]=off",
+            "aud[{message}]=off",
+            "audit::log=off",
+            "info,audit=off",
+        ] {
+            let filter = chosen_filter(level).unwrap();
+            assert!(is_audited(filter), "{level}");
+        }
+        for level in ["info,audit[{message}]=off", "info, audit[{message,a}]=off"] {
+            let taken = chosen_filter(level);
+            assert!(taken.is_err() || taken.is_ok_and(is_audited), "{level}");
+        }
+        let error = chosen_filter("audit[{message}]=off").unwrap_err().to_string();
+        assert!(error.contains("leave it out"), "{error}");
     }
 
     #[test]
