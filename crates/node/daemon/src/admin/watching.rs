@@ -1,11 +1,11 @@
 //! What goes on: sampled calls as they come, and what is counted by app, service and method.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use provost_admin::v1;
-use provost_engine::{HeldTime, MethodCalls, Sample, SampleBatch, Side};
+use provost_engine::{HeldTime, MethodCalls, Policy, Sample, Side};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
@@ -33,12 +33,7 @@ pub(crate) async fn tap(
     asked: v1::TapRequest,
     answers: Answers<v1::TapSample>,
 ) -> Result<(), Status> {
-    let mut places: HashMap<String, u64> = HashMap::new();
-    for live in taps(desk, &asked.policy)? {
-        if let Some(source) = live.policy.samples() {
-            places.insert(live.name.to_string(), source.next());
-        }
-    }
+    let mut reading = TapReading::begin(&taps(desk, &asked.policy)?);
     if asked.recent > 0 {
         return send_kept(desk, &asked, &answers).await;
     }
@@ -46,21 +41,7 @@ pub(crate) async fn tap(
     loop {
         // Policies may come and go while somebody reads.
         for live in taps(desk, &asked.policy).unwrap_or_default() {
-            let Some(source) = live.policy.samples() else {
-                continue;
-            };
-            let place = places
-                .entry(live.name.to_string())
-                .or_insert_with(|| source.next());
-            let SampleBatch {
-                samples,
-                next,
-                missed,
-            } = source.read(*place, BATCH_MAX);
-            *place = next;
-            let mut lost = missed;
-            for sample in samples.iter().filter(|sample| is_asked(sample, &asked)) {
-                let answer = shown(sample, std::mem::take(&mut lost));
+            for answer in reading.news(&live.policy, |sample| is_asked(sample, &asked)) {
                 if answers.send(Ok(answer)).await.is_err() {
                     return Ok(());
                 }
@@ -71,6 +52,64 @@ pub(crate) async fn tap(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// How far somebody who reads sampled calls has come with each policy. One that is set again has another one in its place, under the
+/// same name, which numbers its samples anew.
+struct TapReading(Vec<TapPlace>);
+
+struct TapPlace {
+    policy: Weak<dyn Policy>,
+    next: u64,
+    /// Samples that were not read in time, and that the reader does not know of yet.
+    lost: u64,
+}
+
+impl TapReading {
+    /// Reads what these policies sample from now on, and all that others do.
+    fn begin(live: &[LivePolicy]) -> TapReading {
+        let place = |live: &LivePolicy| {
+            let next = live.policy.samples()?.next();
+            Some(TapPlace::at(&live.policy, next))
+        };
+        TapReading(live.iter().filter_map(place).collect())
+    }
+
+    /// Some of what a policy has sampled since the last look, as far as it is asked for.
+    fn news(&mut self, policy: &Arc<dyn Policy>, is_asked: impl Fn(&Sample) -> bool) -> Vec<v1::TapSample> {
+        let Some(source) = policy.samples() else {
+            return Vec::new();
+        };
+        let place = self.place(policy);
+        let batch = source.read(place.next, BATCH_MAX);
+        place.next = batch.next;
+        place.lost += batch.missed;
+        let asked = batch.samples.iter().filter(|sample| is_asked(sample));
+        asked
+            .map(|sample| shown(sample, std::mem::take(&mut place.lost)))
+            .collect()
+    }
+
+    fn place(&mut self, policy: &Arc<dyn Policy>) -> &mut TapPlace {
+        let is_it = |place: &TapPlace| std::ptr::addr_eq(place.policy.as_ptr(), Arc::as_ptr(policy));
+        let known = self.0.iter().position(is_it);
+        let at = known.unwrap_or_else(|| {
+            self.0.retain(|place| place.policy.strong_count() > 0);
+            self.0.push(TapPlace::at(policy, 0));
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}
+
+impl TapPlace {
+    fn at(policy: &Arc<dyn Policy>, next: u64) -> TapPlace {
+        TapPlace {
+            policy: Arc::downgrade(policy),
+            next,
+            lost: 0,
+        }
     }
 }
 
@@ -273,5 +312,101 @@ fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodS
         bytes_per_s: per_second(since.sent_bytes + since.received_bytes),
         time_in_queue_us_p99: since.time_in_queue_quantile(0.99).unwrap_or(0.0) * 1e6,
         time_in_queue_us_per_call: since.time_in_queue_sum * 1e6 / since.ended_total().max(1) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use provost_engine::{AttachError, DatapathContext, SampleBatch, SampleSource, Start};
+
+    use super::*;
+    use crate::policies::testing::sample;
+
+    /// A policy that keeps some of what it has sampled.
+    struct SamplingPolicy {
+        next: AtomicU64,
+        kept: u64,
+    }
+
+    impl SamplingPolicy {
+        fn new(sampled: u64, kept: u64) -> Arc<SamplingPolicy> {
+            let next = sampled.into();
+            Arc::new(SamplingPolicy { next, kept })
+        }
+    }
+
+    impl SampleSource for SamplingPolicy {
+        fn read(&self, from: u64, samples_max: usize) -> SampleBatch {
+            let next = self.next();
+            let first = next.saturating_sub(self.kept);
+            let numbers = (from.max(first)..next).take(samples_max);
+            let samples: Vec<_> = numbers.map(|number| Arc::new(sample(number))).collect();
+            SampleBatch {
+                next: samples.last().map_or(next.max(from), |last| last.number + 1),
+                missed: first.saturating_sub(from),
+                samples,
+            }
+        }
+
+        fn next(&self) -> u64 {
+            self.next.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Policy for SamplingPolicy {
+        fn prepare(&self, _context: &DatapathContext) -> Result<Start, AttachError> {
+            Err(AttachError::new("for tests of its samples alone"))
+        }
+
+        fn samples(&self) -> Option<&dyn SampleSource> {
+            Some(self)
+        }
+    }
+
+    fn live(policy: &Arc<SamplingPolicy>) -> LivePolicy {
+        LivePolicy {
+            name: "tap".into(),
+            policy: Arc::clone(policy) as Arc<dyn Policy>,
+        }
+    }
+
+    fn news(reading: &mut TapReading, policy: &Arc<SamplingPolicy>) -> Vec<u64> {
+        let news = reading.news(&live(policy).policy, |_| true);
+        news.iter().map(|sample| sample.call).collect()
+    }
+
+    #[test]
+    fn a_tap_that_is_set_again_is_read_from_its_beginning_and_two_of_a_name_each_by_itself() {
+        let first = SamplingPolicy::new(1000, 1000);
+        let mut reading = TapReading::begin(&[live(&first)]);
+        first.next.fetch_add(2, Ordering::Relaxed);
+        assert_eq!(news(&mut reading, &first), [1000, 1001]);
+        let second = SamplingPolicy::new(3, 1000);
+        for _ in 0..2 {
+            first.next.fetch_add(1, Ordering::Relaxed);
+            let of_first = first.next() - 1;
+            assert_eq!(news(&mut reading, &first), [of_first]);
+            let of_second = second.next() - 3..second.next();
+            assert_eq!(news(&mut reading, &second), of_second.collect::<Vec<_>>());
+            second.next.fetch_add(3, Ordering::Relaxed);
+        }
+        drop(first);
+        let third = SamplingPolicy::new(1, 1);
+        assert_eq!(news(&mut reading, &third), [0]);
+        assert_eq!(reading.0.len(), 2);
+    }
+
+    #[test]
+    fn samples_that_were_lost_are_told_with_the_next_that_is_shown() {
+        let policy = SamplingPolicy::new(0, 10);
+        let mut reading = TapReading::begin(&[live(&policy)]);
+        let mut lost = |is_asked: bool| -> u64 {
+            policy.next.fetch_add(15, Ordering::Relaxed);
+            let news = reading.news(&live(&policy).policy, |_| is_asked);
+            news.iter().map(|sample| sample.lost).sum()
+        };
+        assert_eq!((lost(false), lost(true), lost(true)), (0, 10, 5));
     }
 }
