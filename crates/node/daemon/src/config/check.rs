@@ -1,16 +1,17 @@
 //! Ranges, and what must not contradict each other.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 
 use provost_wire::limits;
 
 use super::{
-    AccountKind, AppTable, Config, ConfigError, ListenAddress, NamedAccount, Problem, RouteConfig,
-    RouteTransport, apps, parse_mode,
+    AccountKind, Config, ConfigError, ListenAddress, NamedAccount, Problem, RouteConfig, RouteTransport,
+    apps, parse_mode,
 };
 use crate::plurals::counted;
-use crate::policies::{ATTACHMENTS_MAX, Attachment};
+use crate::policies::ATTACHMENTS_MAX;
 use crate::transport::{
     GRPC_CONNECTIONS_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PeerAddress, TransportKind,
 };
@@ -120,12 +121,12 @@ impl Config {
 
     fn check_apps(&self, problems: &mut Problems) {
         problems.range("app", self.apps.len(), 0, apps::TABLES_MAX);
+        let mut earlier = HashSet::new();
         for (at, table) in self.apps.iter().enumerate() {
             for (key, problem) in table.problems() {
                 problems.add(format!("app[{at}].{key}"), problem);
             }
-            let is_same = |earlier: &AppTable| earlier.name == table.name;
-            if self.apps[..at].iter().any(is_same) {
+            if !earlier.insert(&table.name) {
                 let message = format!(
                     "\"{}\" has a table already: give one all that it needs",
                     table.name
@@ -234,12 +235,12 @@ impl Config {
     fn check_policies(&self, problems: &mut Problems) {
         let count = self.policies.len() + self.attachments.len();
         problems.range("policy", count, 0, ATTACHMENTS_MAX);
+        let mut earlier = HashSet::new();
         for (at, attachment) in self.attachments.iter().enumerate() {
             for bad in attachment.problems() {
                 problems.add(format!("policy[{at}].{}", bad.key), bad.problem);
             }
-            let is_same = |earlier: &Attachment| earlier.name == attachment.name;
-            if self.attachments[..at].iter().any(is_same) {
+            if !earlier.insert(&attachment.name) {
                 let message = format!(
                     "\"{}\" is taken: give each policy a name of its own",
                     attachment.name
@@ -286,6 +287,7 @@ impl Config {
             }
         }
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
+        let mut earlier = HashSet::new();
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
             self.check_tls_of_route(&format!("route[{at}]"), route, problems);
@@ -299,10 +301,7 @@ impl Config {
                 &format!("route[{at}].server_identities"),
                 &route.server_identities,
             );
-            if self.routes[..at]
-                .iter()
-                .any(|earlier| earlier.service == route.service)
-            {
+            if !earlier.insert(&route.service) {
                 let message = format!(
                     "\"{}\" has a route already: give one all endpoints",
                     route.service

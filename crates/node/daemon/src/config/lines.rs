@@ -1,20 +1,21 @@
 //! On which line of a file each key stands, for errors.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 /// The lines of a file's keys, by key with dots; entries of lists as `policy[0]`.
 #[derive(Clone, Default)]
-pub(super) struct KeyLines(HashMap<String, usize>);
+pub(super) struct KeyLines(BTreeMap<String, usize>);
 
 impl KeyLines {
     /// Those of a text; none of one that is not TOML.
     pub(super) fn of(text: &str) -> KeyLines {
         let mut lines = KeyLines::default();
         if let Ok(table) = DeTable::parse(text) {
-            lines.add_table(text, "", table.get_ref());
+            lines.add_table(&LineEnds::of(text), "", table.get_ref());
         }
         lines
     }
@@ -26,38 +27,39 @@ impl KeyLines {
 
     /// The line of a key as `""`, and those of the keys of its table as `.name`.
     pub(super) fn right_below(&self, key: &str) -> impl Iterator<Item = (&str, usize)> {
-        self.0.iter().filter_map(move |(other, line)| {
-            let below = other.strip_prefix(key)?;
+        let from_key = self.0.range::<str, _>((Bound::Included(key), Bound::Unbounded));
+        let beginning_so = from_key.map_while(move |(other, line)| Some((other.strip_prefix(key)?, *line)));
+        beginning_so.filter(|(below, _)| {
             let is_own = below.is_empty();
             let is_below = below.starts_with('.') && !below[1..].contains(['.', '[']);
-            (is_own || is_below).then_some((below, *line))
+            is_own || is_below
         })
     }
 
-    fn add_table(&mut self, text: &str, prefix: &str, table: &DeTable<'_>) {
+    fn add_table(&mut self, ends: &LineEnds, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table.iter() {
             let key = match prefix {
                 "" => name.get_ref().to_string(),
                 prefix => format!("{prefix}.{}", name.get_ref()),
             };
-            self.0.insert(key.clone(), line_at(text, name.span().start));
-            self.add_value(text, &key, value);
+            self.0.insert(key.clone(), ends.line_at(name.span().start));
+            self.add_value(ends, &key, value);
         }
     }
 
-    fn add_value(&mut self, text: &str, key: &str, value: &Spanned<DeValue<'_>>) {
+    fn add_value(&mut self, ends: &LineEnds, key: &str, value: &Spanned<DeValue<'_>>) {
         match value.get_ref() {
-            DeValue::Table(table) => self.add_table(text, key, table),
-            DeValue::Array(values) => self.add_array(text, key, values),
+            DeValue::Table(table) => self.add_table(ends, key, table),
+            DeValue::Array(values) => self.add_array(ends, key, values),
             _ => {}
         }
     }
 
-    fn add_array(&mut self, text: &str, key: &str, values: &DeArray<'_>) {
+    fn add_array(&mut self, ends: &LineEnds, key: &str, values: &DeArray<'_>) {
         for (at, value) in values.iter().enumerate() {
             let key = format!("{key}[{at}]");
-            self.0.insert(key.clone(), line_at(text, value.span().start));
-            self.add_value(text, &key, value);
+            self.0.insert(key.clone(), ends.line_at(value.span().start));
+            self.add_value(ends, &key, value);
         }
     }
 }
@@ -67,9 +69,17 @@ pub(super) fn enclosing(key: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(key), |key| key.rsplit_once('.').map(|(outer, _)| outer))
 }
 
-fn line_at(text: &str, offset: usize) -> usize {
-    let before = &text.as_bytes()[..offset.min(text.len())];
-    1 + before.iter().filter(|byte| **byte == b'\n').count()
+/// Where the lines of a text end, in bytes.
+struct LineEnds(Vec<usize>);
+
+impl LineEnds {
+    fn of(text: &str) -> LineEnds {
+        LineEnds(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    fn line_at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|end| *end < offset)
+    }
 }
 
 #[cfg(test)]

@@ -411,6 +411,23 @@ mod tests {
     }
 
     #[test]
+    fn reading_takes_time_in_proportion_to_the_length() {
+        const TIMES_LONGER: u32 = 16;
+        let fastest = |tables: u32| {
+            let table = |number| format!("[[app]]\nname = \"a{number}\"\nusers = [0, 1, 2, 3]\n");
+            let text: String = (0..tables).map(table).collect();
+            let reads = (0..3).map(|_| {
+                let began = std::time::Instant::now();
+                files(&[("a.toml", &text)]).unwrap();
+                began.elapsed()
+            });
+            reads.min().unwrap()
+        };
+        let (short, long) = (fastest(250), fastest(250 * TIMES_LONGER));
+        assert!(long < 4 * TIMES_LONGER * short, "{short:?}, {long:?}");
+    }
+
+    #[test]
     fn a_directory_is_read_without_hidden_and_other_files() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
