@@ -214,3 +214,32 @@ fn insight_becomes_the_program_beside_this_one() {
     assert_eq!(found.status.code(), Some(7), "{}", text(&found.stderr));
     assert_eq!(text(&found.stdout), "insight predict --help\n");
 }
+
+/// The end of a pipe whose other end is closed.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_plan_goes_on_though_nobody_reads_what_it_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = |number: usize| directory.path().join(format!("made-{number}"));
+    let step = |number| {
+        let path = made(number).display().to_string();
+        format!("[[step]]\nrun = {{ command = [\"touch\", \"{path}\"] }}\n")
+    };
+    let plan = directory.path().join("plan.toml");
+    fs::write(&plan, (0..3).map(step).collect::<String>()).unwrap();
+    let path = plan.display().to_string();
+    let mut run = provost(&directory, &["plan", "run", &path]);
+    let status = run.stdout(unread()).status().unwrap();
+    assert!(
+        status.success() && (0..3).all(|number| made(number).exists()),
+        "{status}"
+    );
+    // How a command ends is its status, whether the reason is read or not.
+    let mut again = provost(&directory, &["plan", "run", &path]);
+    assert_eq!(again.stderr(unread()).status().unwrap().code(), Some(5));
+}

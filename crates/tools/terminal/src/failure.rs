@@ -1,5 +1,6 @@
 //! Why a command did not do what was asked, and the exit status that says so.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use tonic::Code;
@@ -142,13 +143,17 @@ pub fn conclude(ended: Result<(), Failure>) -> ExitCode {
 /// To standard error, for people; with `--json` as one object.
 fn report(failure: &Failure, is_json: bool) {
     if is_json {
-        eprintln!(
-            "{}",
-            serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } })
-        )
+        let error =
+            serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } });
+        complain(&error.to_string());
     } else {
-        eprintln!("provost: {}", clean_lines(&failure.message))
+        complain(&format!("provost: {}", clean_lines(&failure.message)));
     }
+}
+
+/// Writes to standard error. Whether somebody reads that changes nothing.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// A message of a node or a peer has no control characters, but may have lines.

@@ -41,13 +41,33 @@ fn unwritable(error: serde_json::Error) -> Failure {
     Failure::failed(format!("cannot write JSON: {error}"))
 }
 
-/// Writes to standard output. A reader that has gone away, such as `head`, ends the program quietly.
+/// What became of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteOutcome {
+    Whole,
+    /// The reader has gone away, such as `head`.
+    Unread,
+}
+
+/// Writes to standard output. A reader that has gone away ends the program quietly.
 pub fn print(text: &str) -> Result<(), Failure> {
+    match write(text)? {
+        WriteOutcome::Whole => Ok(()),
+        WriteOutcome::Unread => std::process::exit(0),
+    }
+}
+
+/// Writes to standard output what is done. It goes on, whether somebody reads that or not.
+pub fn print_progress(text: &str) -> Result<(), Failure> {
+    write(text).map(drop)
+}
+
+fn write(text: &str) -> Result<WriteOutcome, Failure> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     match written {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Ok(()) => Ok(WriteOutcome::Whole),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(WriteOutcome::Unread),
         Err(error) => Err(Failure::failed(format!(
             "cannot write to standard output: {error}"
         ))),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -191,20 +192,42 @@ impl Journal {
         };
         self.apply(&entry);
         let line = serde_json::to_string(&entry).map_err(|error| Failure::failed(error.to_string()))?;
-        let path = self.path.clone();
         let file = self.open()?;
-        writeln!(file, "{line}")
-            .and_then(|()| file.sync_data())
-            .map_err(|error| wrong(&path, &error))
+        let written = file
+            .write_all(format!("{line}\n").as_bytes())
+            .and_then(|()| file.sync_data());
+        written.map_err(|error| {
+            // Half of the line may be there.
+            self.file = None;
+            wrong(&self.path, &error)
+        })
     }
 
     fn open(&mut self) -> Result<&mut File, Failure> {
         if self.file.is_none() {
-            let opened = OpenOptions::new().create(true).append(true).open(&self.path);
+            let opened = open_at_a_line(&self.path);
             self.file = Some(opened.map_err(|error| wrong(&self.path, &error))?);
         }
         self.file.as_mut().ok_or_else(|| Failure::failed("no journal"))
     }
+}
+
+/// Opens a file for lines to come. A last one that is half written does not take the next with it.
+fn open_at_a_line(path: &Path) -> std::io::Result<File> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .read(true)
+        .append(true)
+        .open(path)?;
+    let bytes = file.metadata()?.len();
+    let mut last = *b"\n";
+    if bytes > 0 {
+        file.read_exact_at(&mut last, bytes - 1)?;
+    }
+    if last != *b"\n" {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
 }
 
 fn wrong(path: &Path, error: &std::io::Error) -> Failure {
@@ -241,10 +264,16 @@ mod tests {
         // As a crash leaves it.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"at_unix_s\":1,\"pl").unwrap();
-        let again = Journal::read(&path, "text").unwrap();
+        let mut again = Journal::read(&path, "text").unwrap();
         assert!(!again.settled && again.is_of_this_plan);
         assert_eq!(again.standing[&1], Standing::Done(detach()));
         assert_eq!(again.standing[&2], Standing::Started(detach()));
+        // Whoever goes on writes behind the half of a line, and is read back too.
+        again.write(Event::Started, 3, Some(detach()), "").unwrap();
+        again.write(Event::Done, 3, None, "").unwrap();
+        let resumed = Journal::read(&path, "text").unwrap();
+        assert_eq!(resumed.standing.get(&3), Some(&Standing::Done(detach())));
+        assert_eq!(resumed.standing.len(), 3);
         assert!(!Journal::read(&path, "another text").unwrap().is_of_this_plan);
     }
 

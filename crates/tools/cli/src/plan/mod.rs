@@ -22,9 +22,9 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use provost_terminal::admin::seconds;
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::numbers::plural;
-use provost_terminal::output::{json_line, print};
+use provost_terminal::output::{json_line, print, print_progress};
 use provost_terminal::table::{Canvas, Look, clean};
 
 use file::{Action, Plan, Step};
@@ -421,7 +421,7 @@ impl Execution {
                 "step": number, "steps": count, "node": step.node, "title": step.title(), "event": event,
                 "message": message,
             });
-            return print(&json_line(&line)?);
+            return print_progress(&json_line(&line)?);
         }
         let look = match event {
             "failed" | "not undone" | "warning" => Look::Bad,
@@ -430,7 +430,7 @@ impl Execution {
         };
         let separator = if message.is_empty() { "" } else { ": " };
         let event = look.paint(event, self.canvas);
-        print(&format!(
+        print_progress(&format!(
             "[{number}/{count}] {}: {event}{separator}{}\n",
             clean(&step.title()),
             clean(message)
@@ -439,9 +439,9 @@ impl Execution {
 
     fn say(&self, text: &str, look: Look) -> Result<(), Failure> {
         if self.is_json {
-            print(&json_line(&json!({ "event": "note", "message": text }))?)
+            print_progress(&json_line(&json!({ "event": "note", "message": text }))?)
         } else {
-            print(&format!("{}\n", look.paint(&clean(text), self.canvas)))
+            print_progress(&format!("{}\n", look.paint(&clean(text), self.canvas)))
         }
     }
 }
@@ -490,7 +490,7 @@ fn interruption() -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("provost: interrupted: undoing what was done; Ctrl-C again stops at once");
+            complain("provost: interrupted: undoing what was done; Ctrl-C again stops at once");
             sender.send_replace(true);
         }
         if tokio::signal::ctrl_c().await.is_ok() {
