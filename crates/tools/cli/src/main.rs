@@ -238,14 +238,19 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Init(options) => init::run(&options),
         Command::Insight { arguments } => insight::run(&arguments),
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),
-        other => {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
-            runtime.block_on(run_async(other))
-        }
+        other => wait_for(run_async(other)),
     }
+}
+
+/// Waits until a command is done, and not for what it has given up, such as a resolver that does not answer.
+fn wait_for(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_background();
+    done
 }
 
 async fn run_async(command: Command) -> Result<(), Failure> {
@@ -285,6 +290,23 @@ async fn run_async(command: Command) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_ends_though_what_it_has_given_up_goes_on() {
+        use std::sync::mpsc;
+        let (answer, answered) = mpsc::channel::<()>();
+        let (ended, ends) = mpsc::channel();
+        std::thread::spawn(move || {
+            let asks = async move {
+                tokio::task::spawn_blocking(move || answered.recv());
+                Ok(())
+            };
+            ended.send(wait_for(asks)).unwrap();
+        });
+        let outcome = ends.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(outcome, Ok(Ok(())));
+        drop(answer);
+    }
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_has_examples() {
