@@ -418,10 +418,12 @@ impl Keeper {
     }
 }
 
+type ConnectAttempt = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
+
 /// A channel that is connected again.
 struct Reconnecting {
     channel: Weak<ChannelInner>,
-    attempt: Option<Pin<Box<dyn Future<Output = Result<(), Status>>>>>,
+    attempt: Option<ConnectAttempt>,
     /// What comes before the next attempt.
     pause: Timer,
     backoff: Backoff,
