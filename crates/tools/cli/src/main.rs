@@ -294,8 +294,8 @@ mod tests {
     #[test]
     fn a_command_ends_though_what_it_has_given_up_goes_on() {
         use std::sync::mpsc;
-        let (answer, answered) = mpsc::channel::<()>();
-        let (ended, ends) = mpsc::channel();
+        let (answer, answered) = mpsc::sync_channel::<()>(1);
+        let (ended, ends) = mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let asks = async move {
                 tokio::task::spawn_blocking(move || answered.recv());
