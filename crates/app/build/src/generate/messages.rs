@@ -205,7 +205,8 @@ impl Generator<'_> {
         let json_name = self.json_name(context.full_name, field);
         format!(
             "{} \"{}\" {json_name:?} [{kind}] [{shape}] {place};",
-            field.number, field.name
+            separated(field.number),
+            field.name
         )
     }
 
@@ -290,4 +291,13 @@ fn assert_layout(code: &mut Code, message: &Message, ident: &str, members: &[Mem
         ));
     }
     code.leave("};");
+}
+
+/// A number as a literal that strict lints take: long ones have separators.
+fn separated(number: u32) -> String {
+    match (number / 1_000_000, number / 1_000 % 1_000, number % 1_000) {
+        (0, 0..100, _) => number.to_string(),
+        (0, thousands, rest) => format!("{thousands}_{rest:03}"),
+        (millions, thousands, rest) => format!("{millions}_{thousands:03}_{rest:03}"),
+    }
 }

@@ -31,7 +31,7 @@ pub struct Odd {
 ::provost::__message! { Odd, "golden.names.Odd", [quoted, turned, returned], {
     1 "quoted" "a\"b\\c" [String] [Implicit] field quoted;
     2 "turned" "turned" [String] [Implicit] field turned;
-    536870911 "returned" "returned" [String] [Implicit] field returned;
+    536_870_911 "returned" "returned" [String] [Implicit] field returned;
 } }
 
 const _: () = {
