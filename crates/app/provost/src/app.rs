@@ -66,7 +66,7 @@ struct AppState {
     waiters: WakerList,
     /// Whether the thread that puts things back in order is at work.
     has_keeper: bool,
-    /// Where it waits.
+    /// Where the keeper waits for it.
     keeper: WakerList,
 }
 
@@ -383,7 +383,7 @@ impl Keeper {
         &self,
         link: &Arc<Link>,
         place: &WakerPlace,
-        reconnecting: &mut Vec<Reconnecting>,
+        reconnecting: &mut Vec<LostChannel>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         // Before looking, so that what is lost after that is looked at again.
@@ -393,7 +393,7 @@ impl Keeper {
         };
         for channel in app.channels().iter().filter(|channel| !channel.is_connected()) {
             if !reconnecting.iter().any(|other| other.is_of(channel)) {
-                reconnecting.push(Reconnecting::of(channel));
+                reconnecting.push(LostChannel::of(channel));
             }
         }
         let under_way = reconnecting.iter().filter(|channel| channel.attempt.is_some());
@@ -421,7 +421,7 @@ impl Keeper {
 type ConnectAttempt = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// A channel that is connected again.
-struct Reconnecting {
+struct LostChannel {
     channel: Weak<ChannelInner>,
     attempt: Option<ConnectAttempt>,
     /// What comes before the next attempt.
@@ -429,9 +429,9 @@ struct Reconnecting {
     backoff: Backoff,
 }
 
-impl Reconnecting {
-    fn of(channel: &Arc<ChannelInner>) -> Reconnecting {
-        Reconnecting {
+impl LostChannel {
+    fn of(channel: &Arc<ChannelInner>) -> LostChannel {
+        LostChannel {
             channel: Arc::downgrade(channel),
             attempt: None,
             pause: Timer::new(Duration::ZERO),

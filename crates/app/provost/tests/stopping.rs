@@ -17,7 +17,7 @@ use support::{NOTES, Note, NotesClient, World, eventually};
 
 /// Handlers that never answer. One of the text `panic` panics when it is dropped.
 #[derive(Clone, Default)]
-struct Hanging {
+struct HangingService {
     started: Arc<AtomicU64>,
 }
 
@@ -29,7 +29,7 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-impl Hanging {
+impl HangingService {
     async fn echo(self, request: Request<Received<Note>>) -> Result<Response<Note>, Status> {
         self.started.fetch_add(1, Ordering::SeqCst);
         let _panics = (&*request.get_ref().text == "panic").then(|| PanicsWhenDropped);
@@ -41,7 +41,7 @@ impl Hanging {
     }
 }
 
-impl Service for Hanging {
+impl Service for HangingService {
     fn descriptor(&self) -> &'static ServiceDescriptor {
         &NOTES
     }
@@ -90,7 +90,7 @@ fn a_server_that_is_dropped_ends_the_calls_that_wait_for_their_turn() {
     let world = World::empty();
     // It stays attached: what it has submitted last is carried.
     let (server, app) = (world.app(), world.app());
-    let hanging = Hanging::default();
+    let hanging = HangingService::default();
     let builder = Server::builder().app(&server).concurrency_limit(1);
     let (stop, thread) = serve_until_dropped(builder.add_service(hanging.clone()));
     let client = client_of(&app);
@@ -116,7 +116,7 @@ fn a_server_that_is_dropped_ends_the_calls_that_wait_for_their_turn() {
 fn a_handler_that_panics_as_it_is_dropped_leaves_the_server_and_other_calls_alone() {
     let world = World::empty();
     let (server, app) = (world.app(), world.app());
-    let hanging = Hanging::default();
+    let hanging = HangingService::default();
     let builder = Server::builder().app(&server).add_service(hanging.clone());
     let (stop, thread) = serve_until_dropped(builder);
     let client = client_of(&app);
@@ -137,7 +137,7 @@ fn a_spawned_handler_that_panics_as_it_is_dropped_is_over_for_its_server() {
     type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
     let mut world = World::empty();
     let server = world.app();
-    let hanging = Hanging::default();
+    let hanging = HangingService::default();
     let spawned: Arc<Mutex<Vec<Spawned>>> = Arc::default();
     let kept = spawned.clone();
     world.serve_service(&server, hanging.clone(), |builder| {

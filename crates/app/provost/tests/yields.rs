@@ -15,14 +15,14 @@ use support::{NOTES, Note, NotesClient, World, eventually};
 /// How often a handler looks before it gives up: far more often than others need for their turn.
 const LOOKS_MAX: u64 = 20_000_000;
 
-/// A handler of the text `wait` waits until the gate is open, one of the text `open` opens it.
+/// A handler of the text `wait` waits until one of the text `open` has come.
 #[derive(Clone, Default)]
-struct Gate {
+struct HeldService {
     has_waiting: Arc<AtomicBool>,
     is_open: Arc<AtomicBool>,
 }
 
-impl Gate {
+impl HeldService {
     async fn echo(self, request: Request<Received<Note>>) -> Result<Response<Note>, Status> {
         if &*request.get_ref().text == "open" {
             self.is_open.store(true, Ordering::SeqCst);
@@ -52,14 +52,14 @@ async fn give_turn_away() {
     .await;
 }
 
-impl Service for Gate {
+impl Service for HeldService {
     fn descriptor(&self) -> &'static ServiceDescriptor {
         &NOTES
     }
 
     fn register(&self, methods: &mut Methods) {
-        let gate = self.clone();
-        methods.unary(0, move |request| gate.clone().echo(request));
+        let held = self.clone();
+        methods.unary(0, move |request| held.clone().echo(request));
     }
 }
 
@@ -80,15 +80,15 @@ fn other_tasks_of_the_executor_run_while_a_handler_waits_for_them() {
         .enable_all()
         .build()
         .unwrap();
-    let gate = Gate::default();
+    let held = HeldService::default();
     runtime.block_on(async {
-        let builder = Server::builder().app(&server).add_service(gate.clone());
+        let builder = Server::builder().app(&server).add_service(held.clone());
         tokio::spawn(builder.serve());
         tokio::spawn(async move {
-            while !gate.has_waiting.load(Ordering::SeqCst) {
+            while !held.has_waiting.load(Ordering::SeqCst) {
                 tokio::task::yield_now().await;
             }
-            gate.is_open.store(true, Ordering::SeqCst);
+            held.is_open.store(true, Ordering::SeqCst);
         });
         let client = connected(&app).await;
         client.echo(Note::new(0, "wait")).await.unwrap();
@@ -99,15 +99,15 @@ fn other_tasks_of_the_executor_run_while_a_handler_waits_for_them() {
 fn other_calls_are_answered_while_a_handler_waits_for_them() {
     let mut world = World::empty();
     let server = world.app();
-    let gate = Gate::default();
-    world.serve_service(&server, gate.clone(), |builder| builder);
+    let held = HeldService::default();
+    world.serve_service(&server, held.clone(), |builder| builder);
     let app = world.app();
     let client = block_on(NotesClient::connect(&app)).unwrap();
     let waiting = {
         let client = client.clone();
         std::thread::spawn(move || block_on(client.echo(Note::new(0, "wait"))).map(drop))
     };
-    eventually("the handler waits", || gate.has_waiting.load(Ordering::SeqCst));
+    eventually("the handler waits", || held.has_waiting.load(Ordering::SeqCst));
     block_on(client.echo(Note::new(0, "open"))).unwrap();
     waiting.join().unwrap().unwrap();
 }
