@@ -352,7 +352,6 @@ impl Keeper {
                 std::thread::sleep(self.attach.next());
                 continue;
             };
-            self.attach.reset();
             let place = app.state().keeper.place();
             drop(app);
             let mut reconnecting = Vec::new();
@@ -361,6 +360,12 @@ impl Keeper {
             }));
             if self.app.upgrade().is_none_or(|app| Self::is_done(&app)) {
                 return;
+            }
+            if link.is_dead() {
+                // A node that attaches this app and lets it go at once is not asked without a pause.
+                std::thread::sleep(self.attach.next());
+            } else {
+                self.attach.reset();
             }
         }
     }

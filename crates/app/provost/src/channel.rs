@@ -408,6 +408,10 @@ impl ChannelBuilder {
             .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
+        if !inner.is_connected() {
+            // It was lost before anybody knew of it.
+            inner.app.keep_at_once();
+        }
         let way = Way::Managed(inner);
         Ok(Channel { way, rules })
     }

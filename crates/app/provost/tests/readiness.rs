@@ -178,7 +178,7 @@ fn a_channel_that_cannot_connect_keeps_no_other_waiting() {
     let third = lazy_channel(&app);
     block_on(third.on_ready()).unwrap();
     block_on(echoes(&third, 1)).unwrap();
-    assert_eq!(first.state(), ChannelState::Connecting);
+    assert_ne!(first.state(), ChannelState::Ready);
 }
 
 #[test]

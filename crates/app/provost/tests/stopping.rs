@@ -104,10 +104,9 @@ fn a_server_that_is_dropped_ends_the_calls_that_wait_for_their_turn() {
     thread.join().unwrap();
     for call in waiting.into_iter().chain([first]) {
         let status = call.join().unwrap();
-        assert_eq!(
-            (status.code(), status.message()),
-            (Code::Unavailable, "the server stopped")
-        );
+        assert_eq!(status.code(), Code::Unavailable);
+        // One that comes in when nobody takes calls any more is told no reason.
+        assert!(["the server stopped", ""].contains(&status.message()), "{status}");
     }
     assert_eq!(hanging.started(), 1);
 }
