@@ -97,8 +97,9 @@ impl MetricsLedger {
     fn may_open(&self, open: &OpenGauges, whose: (&ShardOwner, &[Arc<str>]), services_max: usize) -> bool {
         let shards = open.shards.iter();
         let here: BTreeSet<_> = shards.map(|shard| (&shard.owner, &*shard.methods)).collect();
-        let is_here = |owner: &ShardOwner| here.iter().any(|(here, _)| *here == owner);
-        let before: BTreeSet<_> = self.before.owners().filter(|owner| !is_here(owner)).collect();
+        let owners_here: BTreeSet<_> = here.iter().map(|(owner, _)| *owner).collect();
+        let before = self.before.owners().filter(|owner| !owners_here.contains(owner));
+        let before: BTreeSet<_> = before.collect();
         here.contains(&whose) || before.contains(whose.0) || here.len() + before.len() < services_max
     }
 
