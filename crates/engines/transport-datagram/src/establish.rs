@@ -326,7 +326,7 @@ mod tests {
             listener.address(),
         ];
         // Less than a peer that says nothing is given by itself.
-        let params = params("several", Duration::from_secs(4));
+        let params = params("several", Duration::from_secs(8));
         let deadline = params.deadline;
         let client = std::thread::spawn(move || {
             let stop = HandshakeStop::default();
