@@ -26,6 +26,7 @@ use provost_wire::limits::{
     SCHEMA_BYTES_MAX, SEND_WINDOW, WINDOW_BYTES,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::access::{self, Credentials};
@@ -458,14 +459,15 @@ impl AppServer {
             };
             let more = requests_kept(&pending) - 1;
             app.requests.borrow_mut().insert(number, pending);
-            self.attend_request(app, number, permit);
+            let done = self.attend_request(app, number, permit);
             drop(guard);
             if more == 0 {
                 continue;
             }
-            // The next one is read when there is room for this one.
+            // The next one is read when there is room for this one, or this one has ended.
             let share = tokio::select! {
                 share = Arc::clone(&under_way).acquire_many_owned(more) => share.ok(),
+                _ = done => None,
                 () = control.hung_up() => return,
             };
             if let Some(pending) = app.requests.borrow_mut().get_mut(&number) {
@@ -475,7 +477,12 @@ impl AppServer {
     }
 
     /// Carries a request out in a task of its own, and answers it.
-    fn attend_request(self: &Rc<Self>, app: &Rc<AttachedApp>, number: u64, permit: OwnedSemaphorePermit) {
+    fn attend_request(
+        self: &Rc<Self>,
+        app: &Rc<AttachedApp>,
+        number: u64,
+        permit: OwnedSemaphorePermit,
+    ) -> JoinHandle<()> {
         let (server, app) = (Rc::clone(self), Rc::clone(app));
         let span = tracing::info_span!("request", app = app.id(), request = number);
         let attending = async move {
@@ -486,7 +493,7 @@ impl AppServer {
             app.requests.borrow_mut().remove(&number);
             drop(permit);
         };
-        tokio::task::spawn_local(attending.instrument(span));
+        tokio::task::spawn_local(attending.instrument(span))
     }
 
     /// Carries a request out. Its answer is noted beside it before anything else can come in between.
