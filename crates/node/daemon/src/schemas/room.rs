@@ -93,11 +93,14 @@ impl KnownSchemas {
         })
     }
 
-    /// Counts sets that the process before had for users of their services, if they have any.
+    /// Counts sets that the process before had for the user of their services, if all of these have one.
     pub(super) fn count_for(&mut self, users: &HashMap<SchemaHash, u32>) {
         let predecessors = self.sets.values_mut();
         for set in predecessors.filter(|set| set.owner == SchemaOwner::Predecessor) {
-            if let Some(user) = set.services.iter().find_map(|hash| users.get(hash)) {
+            let mut found = set.services.iter().filter_map(|hash| users.get(hash));
+            if let Some(user) = found.next()
+                && found.all(|other| other == user)
+            {
                 set.owner = SchemaOwner::User(*user);
             }
         }
