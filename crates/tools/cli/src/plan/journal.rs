@@ -116,8 +116,9 @@ pub(crate) struct Journal {
 impl Journal {
     /// Reads what earlier runs have left; nothing is written yet.
     pub(crate) fn read(path: &Path, plan_text: &str) -> Result<Journal, Failure> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
+        // A line that was cut off may end within a character.
+        let text = match std::fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(wrong(path, &error)),
         };
@@ -263,7 +264,8 @@ mod tests {
         drop(first);
         // As a crash leaves it.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-        file.write_all(b"{\"at_unix_s\":1,\"pl").unwrap();
+        file.write_all(b"{\"at_unix_s\":1,\"text\":\"half a character: \xc3")
+            .unwrap();
         let mut again = Journal::read(&path, "text").unwrap();
         assert!(!again.settled && again.is_of_this_plan);
         assert_eq!(again.standing[&1], Standing::Done(detach()));
