@@ -60,11 +60,12 @@ pub fn apply_metrics(
     if now.is_empty() {
         return Err(MetricsError::Empty);
     }
-    let went_back = |(method, counts): &(&String, &MethodCounts)| {
-        let known = before.get(*method);
-        known.is_some_and(|before| counts.started < before.started || counts.ended < before.ended)
+    // A method that is gone has not been called since its node was started anew.
+    let went_back = |(method, before): &(&String, &MethodCounts)| {
+        let counts = now.get(*method).copied().unwrap_or_default();
+        counts.started < before.started || counts.ended < before.ended
     };
-    if let Some((method, _)) = now.iter().find(went_back) {
+    if let Some((method, _)) = before.iter().find(went_back) {
         let method = method.chars().take(200).collect();
         return Err(MetricsError::WentBack { method });
     }
@@ -198,6 +199,11 @@ requests: [{name: r, rate_per_s: 1, calls: [{id: x, to: kv, operation: kv.Kv/Get
         let earlier = METRICS.replace(" 300\n", " 500\n");
         let refused = apply_metrics(&mut graph, METRICS, Some((&earlier, 10.0)));
         let method = "kv.Kv/Get".to_owned();
+        assert_eq!(refused, Err(MetricsError::WentBack { method }));
+        // Since its node was started anew nobody has called it.
+        let earlier = METRICS.replace("kv.Kv/Get", "kv.Kv/List");
+        let refused = apply_metrics(&mut graph, METRICS, Some((&earlier, 10.0)));
+        let method = "kv.Kv/List".to_owned();
         assert_eq!(refused, Err(MetricsError::WentBack { method }));
         assert_eq!(graph, before);
     }
