@@ -46,6 +46,9 @@ use crate::turns::TurnOwner;
 /// Longest time that an app may give a connection attempt.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
+/// What an endpoint of several has at least of the time of an attempt: shorter would be no time for a handshake over a long way.
+const ENDPOINT_TIME_MIN: Duration = Duration::from_secs(1);
+
 /// Longest address that an app may name, in bytes: a name of the DNS, and a port.
 const ADDRESS_BYTES_MAX: usize = 262;
 
@@ -562,7 +565,9 @@ impl Connector {
         };
         let deadline = Instant::now() + timeout;
         let mut failure = Refusal::new(Code::Unavailable, "the route has no endpoints");
-        for endpoint in &route.endpoints {
+        for (at, endpoint) in route.endpoints.iter().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = left / u32::try_from(route.endpoints.len() - at).unwrap_or(u32::MAX);
             let target = ConnectTarget {
                 over: route.over,
                 endpoint: endpoint.clone(),
@@ -570,7 +575,7 @@ impl Connector {
                 grpc: route.grpc.clone(),
                 caller: self.callers.attestation(app),
                 compressed: caller.compressed,
-                deadline,
+                deadline: Instant::now() + share.max(ENDPOINT_TIME_MIN).min(left),
             };
             let owner = TurnOwner::App {
                 app: app.id,
@@ -704,8 +709,7 @@ impl Connector {
     ) -> Result<OpenedConnection, Refusal> {
         let offer = &found.offer;
         let app_of_server = offer.app.and_then(|app| self.apps.find(app));
-        let server = app_of_server
-            .ok_or_else(|| Refusal::new(Code::Unavailable, format!("{} is going away", schema.service)))?;
+        let server = app_of_server.ok_or_else(|| going_away(schema))?;
         let (server_app, client_app) = (&server.endpoint, &app.endpoint);
         let client = self.opening(self.local_spec(id, client_app, schema, None, server_app, &found));
         let server = self.opening(self.local_spec(
@@ -726,7 +730,9 @@ impl Connector {
         )
         .await?;
         self.check_authority(&client.spec)?;
-        self.check_authority(&server.spec)?;
+        // What another app may do is not for the client's ears: to it, the service is going.
+        self.check_authority(&server.spec)
+            .map_err(|_| going_away(schema))?;
         let (at_client, at_server) = transport::local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
@@ -856,6 +862,10 @@ fn accepted(offer: &Offer) -> AcceptedOffer {
         request: offer.request,
         quota: Arc::clone(&offer.quota),
     }
+}
+
+fn going_away(schema: &BoundSchema) -> Refusal {
+    Refusal::new(Code::Unavailable, format!("{} is going away", schema.service))
 }
 
 fn not_started(error: &provost_datapath::RestoreError) -> Refusal {

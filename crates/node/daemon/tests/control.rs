@@ -252,6 +252,19 @@ fn a_peer_that_serves_nothing_refuses_at_the_handshake() {
     assert!(refused.message.contains(SERVICE), "{}", refused.message);
 }
 
+/// It takes connections and says nothing, as the host of a process that stands still does.
+#[test]
+fn a_silent_endpoint_leaves_the_others_time() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let far = TestNode::start();
+    let mut server = TestApp::attach(&far);
+    server.bind();
+    let silent_address = silent.local_addr().expect("an address");
+    let endpoints = [silent_address, far.node.addresses()[0]];
+    let near = TestNode::start_routed_to_all(endpoints.map(|endpoint| endpoint.to_string()).into());
+    TestApp::attach(&near).connect();
+}
+
 #[test]
 fn limits_on_connections_and_apps_hold() {
     let node = TestNode::start_with(|config| {

@@ -58,12 +58,15 @@ pub(super) async fn first_to_answer(
     for (at, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - at) as u32;
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        let connecting = async {
+            let socket = match address {
+                SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                SocketAddr::V6(_) => TcpSocket::new_v6()?,
+            };
+            prepare(&socket)?;
+            socket.connect(*address).await
         };
-        prepare(&socket)?;
-        last = match tokio::time::timeout(share, socket.connect(*address)).await {
+        last = match tokio::time::timeout(share, connecting).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => error,
             Err(_) => io::Error::new(io::ErrorKind::TimedOut, "connection timed out"),

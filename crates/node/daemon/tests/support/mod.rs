@@ -111,12 +111,16 @@ impl TestNode {
 
     /// A node whose apps find the service at another node.
     pub fn start_routed_to(other: &TestNode) -> TestNode {
-        let endpoint = other.node.addresses()[0].to_string();
+        Self::start_routed_to_all(vec![other.node.addresses()[0].to_string()])
+    }
+
+    /// The same, with several endpoints.
+    pub fn start_routed_to_all(endpoints: Vec<String>) -> TestNode {
         Self::start_with(|config| {
             config.routes.push(RouteConfig {
                 service: SERVICE.to_owned(),
                 transport: RouteTransport::Over(TransportKind::Tcp),
-                endpoints: vec![endpoint],
+                endpoints,
                 ..RouteConfig::default()
             });
         })
