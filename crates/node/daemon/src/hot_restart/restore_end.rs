@@ -95,6 +95,10 @@ fn enter(
         given_up: Notify::new(),
         gone: GoneSignal::default(),
     });
+    if app.state.leaving_ns != 0 {
+        // What it was at fault for was told to the process before, which had come to rest.
+        attached.given_up.notify_one();
+    }
     plane.apps.insert(Rc::clone(&attached));
     resumed.push(Rc::clone(&attached));
     AdoptedPort::App(Box::new(NewApp {
