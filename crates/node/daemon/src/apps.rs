@@ -1,7 +1,7 @@
 //! Apps at the control socket: letting them in, and carrying out what they ask.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -389,14 +389,6 @@ impl AppServer {
             );
             return self.detach(&app).await;
         }
-        let under_way = Arc::new(Semaphore::new(REQUESTS_MAX));
-        let pending: Vec<u64> = app.requests.borrow().keys().copied().collect();
-        for number in pending {
-            let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else {
-                break;
-            };
-            self.attend_request(&app, number, permit);
-        }
         self.attend(app).await;
     }
 
@@ -422,6 +414,8 @@ impl AppServer {
             return;
         };
         let under_way = Arc::new(Semaphore::new(REQUESTS_MAX));
+        // Of an app of another process.
+        let mut pending: VecDeque<u64> = app.requests.borrow().keys().copied().collect();
         loop {
             let permit = tokio::select! {
                 // Never closed, so that this waits for a permit.
@@ -429,6 +423,10 @@ impl AppServer {
                 // Nothing is read from it meanwhile, which is how an end is seen otherwise.
                 () = control.hung_up() => return,
             };
+            if let Some(number) = pending.pop_front() {
+                self.attend_request(app, number, permit);
+                continue;
+            }
             let (packet, guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
             let mut packet = match packet {
                 Ok(Some(packet)) => packet,
