@@ -113,8 +113,11 @@ impl Predecessor {
             Body::Commit(_) => {}
             other => return Err(unexpected(&other, "to commit").into()),
         }
-        self.channel.send(Body::Committed(Committed {}), SEND_LIMIT)?;
-        Ok(())
+        match self.channel.send(Body::Committed(Committed {}), SEND_LIMIT) {
+            // It has ended its part, and would end this process before it went on itself: if it is gone, only this one is left.
+            Ok(()) | Err(ChannelError::Ended) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn greet(&self) -> Result<state::Preview, PredecessorError> {
