@@ -419,8 +419,8 @@ async fn until_told_to_end(
             how = wait_for_shutdown(shutdown, Shutdown::Drain) => return ServiceEnd::Told(how),
             Some(order) = upgrades.recv() => order,
         };
-        // Not to be left half way, whatever is asked for meanwhile.
-        if let Some(end) = be_replaced(plane, order).await {
+        // Not to be left half way once the other process is ready, whatever is asked for meanwhile.
+        if let Some(end) = be_replaced(plane, order, shutdown).await {
             if let NodeEnd::Replaced { process } = end
                 && *shutdown.borrow() != Shutdown::Running
             {
@@ -528,11 +528,19 @@ async fn stop(
 }
 
 /// Has another process take over. On success everything here is left as it is; `None`: it goes on.
-async fn be_replaced(plane: &ControlPlane, order: UpgradeOrder) -> Option<NodeEnd> {
+async fn be_replaced(
+    plane: &ControlPlane,
+    order: UpgradeOrder,
+    shutdown: &mut watch::Receiver<Shutdown>,
+) -> Option<NodeEnd> {
     let UpgradeOrder { request, done } = order;
     let id = plane.restarts.new_id();
     let span = tracing::info_span!("hot_restart", upgrade = id);
-    match hot_restart::replace(plane, &request).instrument(span).await {
+    let is_to_end = async {
+        let _how = wait_for_shutdown(shutdown, Shutdown::Drain).await;
+    };
+    let replaced = hot_restart::replace(plane, &request, is_to_end).instrument(span);
+    match replaced.await {
         Ok(replaced) => {
             let process = replaced.report.process;
             plane.policies.keep_no_more();

@@ -238,6 +238,12 @@ impl Channel {
         self.socket.as_fd().try_clone_to_owned()
     }
 
+    /// Ends it: whoever waits for the other process learns that nothing comes.
+    pub(super) fn shut_down(&self) {
+        // It fails only when the other process has closed its end.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     pub(super) fn send(&self, body: Body, limit: Duration) -> Result<(), ChannelError> {
         self.send_with(body, &[], limit)
     }

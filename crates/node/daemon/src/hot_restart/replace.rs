@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,9 +60,11 @@ pub(crate) fn pass_shutdown_on(process: u32) {
 }
 
 /// Has another process take over. On failure this one goes on as if nothing had happened.
+/// Until that one is ready, it is given up when `shutdown` says that this one is to end.
 pub(crate) async fn replace(
     plane: &ControlPlane,
     request: &UpgradeRequest,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<Replaced, UpgradeError> {
     if rustix::process::getpid().is_init() {
         return Err(UpgradeError::FirstProcess);
@@ -73,7 +76,7 @@ pub(crate) async fn replace(
     let successor = Successor::start(plane, request)?;
     let process = successor.child.id();
     tracing::info!(process, binary = %successor.binary.display(), "another process gets ready to take over");
-    let (successor, ready) = in_background(move || successor.prepare(&preview)).await?;
+    let (successor, ready) = prepare(successor, preview, shutdown).await?;
     let carried = carried_clients(&ready);
     let prepared = began.elapsed();
 
@@ -148,6 +151,25 @@ pub(crate) async fn replace(
         "another process has taken over"
     );
     Ok(Replaced { report, frozen })
+}
+
+/// Waits until the other process is ready, unless this one is to end meanwhile.
+async fn prepare(
+    successor: Successor,
+    preview: Vec<u8>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(Successor, Ready), UpgradeError> {
+    let channel = Arc::clone(&successor.channel);
+    let mut preparing = pin!(in_background(move || successor.prepare(&preview)));
+    tokio::select! {
+        prepared = &mut preparing => prepared,
+        () = shutdown => {
+            channel.shut_down();
+            // Whatever has come of it, the other process has been ended.
+            drop(preparing.await);
+            Err(UpgradeError::ShuttingDown)
+        }
+    }
 }
 
 /// The clients that the other process goes on with.
@@ -319,7 +341,7 @@ async fn in_background<T: Send + 'static>(
 struct Successor {
     binary: PathBuf,
     child: Child,
-    channel: Channel,
+    channel: Arc<Channel>,
     ready_within: Duration,
     state: SuccessorState,
 }
@@ -363,7 +385,7 @@ impl Successor {
         Ok(Successor {
             binary,
             child,
-            channel,
+            channel: Arc::new(channel),
             ready_within: request.ready_within.unwrap_or(READY_WITHIN),
             state: SuccessorState::Awaited,
         })
