@@ -190,7 +190,8 @@ impl RouteFollower {
         }
         // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in
         // this order.)
-        let _unchanged = connector.policies.hold().await;
+        let unchanged = connector.policies.hold().await;
+        let _unchanged = unchanged.map_err(|error| error.to_string())?;
         let _guard = connector.quiesce_barrier.enter().await;
         match connector.connections.find(id).map(|open| fits(&reached, &open)) {
             None => return Ok(MigrationOutcome::Ended),

@@ -70,7 +70,8 @@ pub(crate) async fn replace(
         return Err(UpgradeError::FirstProcess);
     }
     let began = Instant::now();
-    let _unchanged = plane.policies.hold().await;
+    let unchanged = plane.policies.hold().await;
+    let _unchanged = unchanged.map_err(|_| UpgradeError::ShuttingDown)?;
     let (preview, known) = save::preview(plane)?;
     let preview = preview.encode_to_vec();
     let successor = Successor::start(plane, request)?;
@@ -128,6 +129,7 @@ pub(crate) async fn replace(
     clients.stay();
     peers.stay();
     requests.stay();
+    plane.policies.pass_on();
     let report = UpgradeReport {
         process,
         version: ready.version,

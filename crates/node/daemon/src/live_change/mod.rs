@@ -181,7 +181,7 @@ impl LiveChanges {
         change: Change,
         mode: Mode,
     ) -> Result<Report, ChangeError> {
-        let _turn = self.policies.hold().await;
+        let _turn = self.policies.hold().await?;
         self.settle();
         let id = self.next_id.replace(self.next_id.get() + 1);
         let span = tracing::info_span!("change", change = id);
@@ -517,7 +517,9 @@ impl LiveChanges {
 
     /// Takes the change back everywhere that brought an instance, as an engine of it has failed on probation.
     async fn take_back(self: Rc<Self>, tag: EngineTag) {
-        let _turn = self.policies.hold().await;
+        let Ok(_turn) = self.policies.hold().await else {
+            return;
+        };
         let old = self.policies.table();
         let mut next = (*old).clone();
         // It may have been changed or taken back already.

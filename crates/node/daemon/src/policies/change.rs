@@ -213,6 +213,9 @@ pub enum ChangeError {
     /// A runtime took no commands.
     #[error("a runtime thread takes no commands: the node is overloaded; nothing has changed")]
     Overloaded,
+    /// Another process has taken over while the change waited for its turn.
+    #[error("the service is being replaced: ask again")]
+    Replaced,
     /// The node is ending or is being replaced.
     #[error("the service is ending or is being replaced: nothing has changed")]
     Ending,

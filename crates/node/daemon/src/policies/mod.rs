@@ -78,8 +78,8 @@ pub(crate) struct Policies {
     /// How often the table was changed.
     generation: Cell<u64>,
     keeping: RefCell<PolicyKeeping>,
-    /// Held by the change that is under way.
-    turn: tokio::sync::Mutex<()>,
+    /// Held by the change that is under way; closed once another process has taken over.
+    turn: tokio::sync::Semaphore,
     /// What changes have brought lately.
     pub(crate) history: ChangeHistory,
 }
@@ -100,7 +100,7 @@ impl Policies {
             configured: RefCell::default(),
             generation: Cell::new(0),
             keeping: RefCell::default(),
-            turn: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Semaphore::new(1),
             history: ChangeHistory::new(),
         }
     }

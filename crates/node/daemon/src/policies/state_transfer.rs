@@ -63,8 +63,14 @@ pub(crate) enum NotTaken {
 }
 
 impl Policies {
-    pub(crate) async fn hold(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+    /// Waits for the turn of changes, which come one after the other.
+    pub(crate) async fn hold(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ChangeError> {
+        self.turn.acquire().await.map_err(|_closed| ChangeError::Replaced)
+    }
+
+    /// Another process has taken over: a change would be lost here, so there is none any more.
+    pub(crate) fn pass_on(&self) {
+        self.turn.close();
     }
 
     pub(crate) fn save(&self) -> Result<SavedPolicies, toml::ser::Error> {
