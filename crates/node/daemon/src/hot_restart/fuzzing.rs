@@ -139,7 +139,7 @@ pub fn saved_node_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A node without apps.
-fn seed_node() -> NodeState {
+pub(super) fn seed_node() -> NodeState {
     NodeState {
         next_app: 2,
         next_connection: 1,
@@ -149,7 +149,7 @@ fn seed_node() -> NodeState {
 }
 
 /// What the old process says until the new one is ready.
-fn greet(channel: &Channel, socket: &Path) -> Result<(), ChannelError> {
+pub(super) fn greet(channel: &Channel, socket: &Path) -> Result<(), ChannelError> {
     let hello = Hello {
         format: FORMAT,
         version: "fuzz".to_owned(),
@@ -169,7 +169,7 @@ fn greet(channel: &Channel, socket: &Path) -> Result<(), ChannelError> {
 }
 
 /// Sends a document, what it is, and the descriptors beside it.
-fn send_part(
+pub(super) fn send_part(
     channel: &Channel,
     document: &[u8],
     kind: impl FnOnce(u64) -> Body,
@@ -181,7 +181,7 @@ fn send_part(
 }
 
 /// The descriptor of a control socket.
-fn control_descriptor() -> io::Result<OwnedFd> {
+pub(super) fn control_descriptor() -> io::Result<OwnedFd> {
     let (control, _) = UnixStream::pair()?;
     Ok(control.into())
 }
@@ -217,7 +217,7 @@ fn control_socket() -> PathBuf {
     std::env::temp_dir().join(format!("provost-fuzz-{}.sock", std::process::id()))
 }
 
-fn config(socket: &Path) -> Config {
+pub(super) fn config(socket: &Path) -> Config {
     let text = format!(
         "[node]\nname = \"fuzz\"\n[control]\nsocket = \"{}\"\n[runtime]\nthreads = 1\n",
         socket.display()

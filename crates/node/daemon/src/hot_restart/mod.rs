@@ -30,6 +30,8 @@ mod restore_relay;
 mod save;
 mod state;
 mod succeed;
+#[cfg(test)]
+mod tests;
 
 pub use crate::upgrade::{UpgradeError, UpgradeReport, UpgradeRequest};
 pub use succeed::{Predecessor, PredecessorError};

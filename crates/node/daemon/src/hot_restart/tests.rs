@@ -1,0 +1,313 @@
+//! Replacements of which the test plays one of the two processes.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use provost_datapath::FieldWriter;
+use provost_frontend::{AppPort, AppReceiveHeap, ReceiveLimits, SavedBlocks};
+use provost_shm::{
+    Doorbell, Interest, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings, Wait, now_ns, wait_for,
+};
+use provost_wire::control::{Reply, Request, Unbind, request};
+use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, RING_SLOTS_MIN};
+
+use super::channel::{Body, Channel, Commit, State};
+use super::fuzzing::{config, control_descriptor, greet, seed_node, send_part};
+use super::state::{App, Node as NodeState, PendingRequest};
+use super::{Predecessor, UpgradeError, UpgradeRequest};
+use crate::config::Sources;
+use crate::policies::{Attachment, Change, ChangeError, Mode, Position, Registry};
+use crate::segments::AnnouncedSegments;
+use crate::{Node, NodeParts, Shutdown, StartError};
+
+/// Longer than anything may take that is not broken.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// Bytes of an app's send heap.
+const HEAP_BYTES: u64 = 1 << 20;
+/// The variable that names the control socket to a process that takes over from a test.
+const SOCKET_VARIABLE: &str = "PROVOST_TEST_CONTROL_SOCKET";
+
+fn parts(socket: &Path) -> NodeParts {
+    NodeParts {
+        config: config(socket),
+        kinds: Registry::with_built_ins(),
+        sources: Sources::default(),
+    }
+}
+
+/// Takes over in this process from one that does as `old` says, once it has been told that this one is ready.
+fn succeed(old: impl FnOnce(Channel) + Send) -> Result<Node, StartError> {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let (channel, new) = Channel::pair().unwrap();
+    let new = Predecessor::at(new.try_clone_descriptor().unwrap());
+    std::thread::scope(|scope| {
+        let socket = &socket;
+        scope.spawn(move || {
+            greet(&channel, socket).unwrap();
+            old(channel);
+        });
+        Node::hot_restart(parts(socket), new)
+    })
+}
+
+/// Gives the new process a state, and waits until it has restored it.
+fn give(channel: &Channel, node: &NodeState, of_apps: Vec<OwnedFd>) {
+    let descriptors: Vec<OwnedFd> = std::iter::once(control_descriptor().unwrap())
+        .chain(of_apps)
+        .collect();
+    let all = |descriptors| Body::State(State { descriptors });
+    send_part(channel, &node.encode_to_vec(), all, &descriptors).unwrap();
+    let restored = channel.receive(WAIT_MAX);
+    assert!(matches!(restored, Ok((Body::Restored(_), _))), "{restored:?}");
+}
+
+fn commit(channel: &Channel) {
+    channel.send(Body::Commit(Commit {}), WAIT_MAX).unwrap();
+    let committed = channel.receive(WAIT_MAX);
+    assert!(matches!(committed, Ok((Body::Committed(_), _))), "{committed:?}");
+}
+
+/// An app as its process knows it: its end of the control socket, its state, and the descriptors beside it.
+struct SavedTestApp {
+    socket: PacketSocket,
+    state: App,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl SavedTestApp {
+    fn new() -> SavedTestApp {
+        let (socket, of_service) = PacketSocket::pair().unwrap();
+        let heap = Memfd::create("test-heap", HEAP_BYTES).unwrap();
+        heap.seal(SEALS_FIXED_SIZE).unwrap();
+        let (_ringer, doorbell) = Doorbell::create().unwrap();
+        let (rings, _memory) = ServiceRings::create(RING_SLOTS_MIN, RING_SLOTS_MIN).unwrap();
+        let (wakes_app, _) = Doorbell::create().unwrap();
+        let announcing = of_service.as_fd().try_clone_to_owned().unwrap();
+        let limits = ReceiveLimits {
+            window_at: 1 << 20,
+            window_bytes: 1 << 30,
+            bytes_max: 64 << 20,
+        };
+        let receive = AppReceiveHeap::new(Box::new(AnnouncedSegments::new(announcing)), limits);
+        let port = AppPort::new(rings, wakes_app, receive);
+        let mut saved = FieldWriter::new();
+        port.save(&SavedBlocks::default(), &mut saved);
+        let of_port = port.descriptors();
+        let state = App {
+            id: 1,
+            name: "app".to_owned(),
+            pid: std::process::id() as i32,
+            takes_regions: true,
+            port: saved.bytes,
+            port_descriptors: of_port.len() as u32,
+            ..App::default()
+        };
+        let own = [of_service.as_fd(), heap.as_fd()].into_iter();
+        let all = own.chain(doorbell.ends().unwrap()).chain(of_port);
+        let descriptors = all.map(|descriptor| descriptor.try_clone_to_owned().unwrap());
+        SavedTestApp {
+            socket,
+            state,
+            descriptors: descriptors.collect(),
+        }
+    }
+}
+
+/// What the service says next; none once it has closed its end.
+fn hear(socket: &PacketSocket) -> Option<Reply> {
+    let limit = Wait::AtMost(WAIT_MAX.as_nanos() as u64);
+    assert!(
+        wait_for(socket, Interest::Readable, limit).unwrap(),
+        "nothing comes"
+    );
+    let packet = socket.receive(CONTROL_MESSAGE_BYTES_MAX).unwrap()?;
+    Some(Reply::decode(packet.bytes.as_slice()).unwrap())
+}
+
+/// What a runtime finds an app at fault for while it comes to rest, the control plane hears with its barrier closed.
+#[test]
+fn an_app_that_was_leaving_learns_that_it_is_detached() {
+    let SavedTestApp {
+        socket,
+        state,
+        descriptors,
+    } = SavedTestApp::new();
+    let app = App {
+        leaving_ns: now_ns() + 1_000_000,
+        ..state
+    };
+    let node = NodeState {
+        apps: vec![app],
+        ..seed_node()
+    };
+    let node = succeed(|channel| {
+        give(&channel, &node, descriptors);
+        commit(&channel);
+    });
+    let _node = node.unwrap();
+    while hear(&socket).is_some() {}
+}
+
+/// An app can ask for as much again of each process that takes over, while what it asked of those before is not answered.
+#[test]
+fn all_requests_are_answered_that_the_process_before_was_asked() {
+    const REQUESTS: u64 = 200;
+    let SavedTestApp {
+        socket,
+        state,
+        descriptors,
+    } = SavedTestApp::new();
+    let ask = |id: u64| {
+        let service = "none.Bound".to_owned();
+        let body = Some(request::Body::Unbind(Unbind { service }));
+        PendingRequest {
+            packet: Request { id, body }.encode_to_vec(),
+            descriptors: 0,
+            answer: None,
+        }
+    };
+    let app = App {
+        requests: (1..=REQUESTS).map(ask).collect(),
+        ..state
+    };
+    let node = NodeState {
+        apps: vec![app],
+        ..seed_node()
+    };
+    let node = succeed(|channel| {
+        give(&channel, &node, descriptors);
+        commit(&channel);
+    });
+    let _node = node.unwrap();
+    let mut answered = BTreeSet::new();
+    while (answered.len() as u64) < REQUESTS {
+        let reply = hear(&socket).expect("the app stays attached");
+        // The service says something on its own account, too.
+        if reply.id != 0 {
+            assert!(
+                answered.insert(reply.id),
+                "request {} is answered twice",
+                reply.id
+            );
+        }
+    }
+}
+
+#[test]
+fn a_process_whose_predecessor_has_committed_and_is_gone_goes_on() {
+    let node = succeed(|channel| {
+        give(&channel, &seed_node(), Vec::new());
+        // What the new process says from now on reaches nobody.
+        let socket = channel.try_clone_descriptor().unwrap();
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Read).unwrap();
+        channel.send(Body::Commit(Commit {}), WAIT_MAX).unwrap();
+    });
+    assert!(node.is_ok(), "{:?}", node.err());
+}
+
+/// A node whose successors are what a shell does with the arguments `of_script`.
+struct Replaced {
+    node: Node,
+    directory: tempfile::TempDir,
+}
+
+impl Replaced {
+    fn new() -> Replaced {
+        let directory = tempfile::tempdir().unwrap();
+        let node = Node::start_with(parts(&directory.path().join("control.sock"))).unwrap();
+        Replaced { node, directory }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The script has the directory as `$0`, this program as `$1`.
+    fn request(&self, script: &str) -> UpgradeRequest {
+        let program = std::env::current_exe().unwrap();
+        let arguments = [
+            "-c".into(),
+            script.into(),
+            self.directory.path().into(),
+            program.into(),
+        ];
+        UpgradeRequest {
+            binary: Some("/bin/sh".into()),
+            arguments: Some(arguments.to_vec()),
+            ready_within: Some(WAIT_MAX),
+        }
+    }
+
+    /// Waits until a script has written a file.
+    fn read(&self, name: &str) -> String {
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            if let Ok(text) = std::fs::read_to_string(self.file(name)) {
+                return text;
+            }
+            assert!(Instant::now() < until, "there is no {name}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_node_that_is_to_end_does_not_wait_for_its_successor_to_get_ready() {
+    let replaced = Replaced::new();
+    let request = replaced.request("echo $$ > \"$0/new\"; mv \"$0/new\" \"$0/process\"; exec sleep 1000");
+    let outcome = replaced.node.begin_upgrade(request);
+    let process = replaced.read("process");
+    replaced.node.shut_down(Shutdown::Drain);
+    let outcome = outcome.blocking_recv().unwrap();
+    assert!(matches!(outcome, Err(UpgradeError::ShuttingDown)), "{outcome:?}");
+    let process = Path::new("/proc").join(process.trim());
+    assert!(!process.exists(), "the new process lives on");
+    replaced.node.join();
+}
+
+#[test]
+fn a_change_that_waits_while_the_node_is_replaced_is_refused() {
+    let replaced = Replaced::new();
+    let script = format!(
+        "touch \"$0/started\"; until [ -e \"$0/go\" ]; do sleep 0.01; done; export {SOCKET_VARIABLE}=\"$0/control.sock\"; \
+         exec \"$1\" --exact hot_restart::tests::the_successor_of_a_test --ignored --nocapture"
+    );
+    let outcome = replaced.node.begin_upgrade(replaced.request(&script));
+    replaced.read("started");
+    let (asks, asked) = mpsc::sync_channel(1);
+    std::thread::scope(|scope| {
+        let node = &replaced.node;
+        let changing = scope.spawn(move || {
+            let attachment = Attachment::of_kind("null");
+            let at = Position::Last;
+            asks.send(()).unwrap();
+            node.change(Change::Attach { attachment, at }, Mode::Apply)
+        });
+        asked.recv().unwrap();
+        // Orders come in their order: when this one is refused, the change before it waits for its turn.
+        assert!(replaced.node.write_config().is_err());
+        std::fs::write(replaced.file("go"), "").unwrap();
+        let report = outcome.blocking_recv().unwrap().unwrap();
+        let changed = changing.join().unwrap();
+        let process = rustix::process::Pid::from_raw(report.process as i32).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        assert!(matches!(changed, Err(ChangeError::Replaced)), "{changed:?}");
+    });
+}
+
+#[test]
+#[ignore = "another test starts it in a process of its own, which takes over from that one"]
+fn the_successor_of_a_test() {
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
+        return;
+    };
+    let predecessor = Predecessor::at_standard_input().unwrap();
+    Node::hot_restart(parts(Path::new(&socket)), predecessor)
+        .unwrap()
+        .join();
+}
