@@ -144,13 +144,19 @@ fn work(
     context: &mut Context<'_>,
 ) -> Progress {
     let (mut tx_out, mut rx_in) = (Queue::with_bound(0), Queue::with_bound(0));
+    let steps_before = steps.len();
     let ports = Ports {
         tx_in: steps,
         tx_out: &mut tx_out,
         rx_in: &mut rx_in,
         rx_out,
     };
-    engine.do_work(ports, context)
+    // What waits in front of it may be of calls that it does not know yet.
+    let calls = context.flow.calls;
+    context.flow.calls = calls.max(steps_before);
+    let progress = engine.do_work(ports, context);
+    context.flow.calls = calls;
+    progress
 }
 
 impl TransportMigration {
