@@ -119,7 +119,7 @@ impl SavedTestApp {
 }
 
 /// What the service says next; none once it has closed its end.
-fn hear(socket: &PacketSocket) -> Option<Reply> {
+fn next_reply(socket: &PacketSocket) -> Option<Reply> {
     let limit = Wait::AtMost(WAIT_MAX.as_nanos() as u64);
     assert!(
         wait_for(socket, Interest::Readable, limit).unwrap(),
@@ -150,7 +150,7 @@ fn an_app_that_was_leaving_learns_that_it_is_detached() {
         commit(&channel);
     });
     let _node = node.unwrap();
-    while hear(&socket).is_some() {}
+    while next_reply(&socket).is_some() {}
 }
 
 /// An app can ask for as much again of each process that takes over, while what it asked of those before is not answered.
@@ -186,7 +186,7 @@ fn all_requests_are_answered_that_the_process_before_was_asked() {
     let _node = node.unwrap();
     let mut answered = BTreeSet::new();
     while (answered.len() as u64) < REQUESTS {
-        let reply = hear(&socket).expect("the app stays attached");
+        let reply = next_reply(&socket).expect("the app stays attached");
         // The service says something on its own account, too.
         if reply.id != 0 {
             assert!(
@@ -211,16 +211,16 @@ fn a_process_whose_predecessor_has_committed_and_is_gone_goes_on() {
 }
 
 /// A node whose successors are what a shell does with the arguments `of_script`.
-struct Replaced {
+struct ReplacedNode {
     node: Node,
     directory: tempfile::TempDir,
 }
 
-impl Replaced {
-    fn new() -> Replaced {
+impl ReplacedNode {
+    fn new() -> ReplacedNode {
         let directory = tempfile::tempdir().unwrap();
         let node = Node::start_with(parts(&directory.path().join("control.sock"))).unwrap();
-        Replaced { node, directory }
+        ReplacedNode { node, directory }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -258,7 +258,7 @@ impl Replaced {
 
 #[test]
 fn a_node_that_is_to_end_does_not_wait_for_its_successor_to_get_ready() {
-    let replaced = Replaced::new();
+    let replaced = ReplacedNode::new();
     let request = replaced.request("echo $$ > \"$0/new\"; mv \"$0/new\" \"$0/process\"; exec sleep 1000");
     let outcome = replaced.node.begin_upgrade(request);
     let process = replaced.read("process");
@@ -272,7 +272,7 @@ fn a_node_that_is_to_end_does_not_wait_for_its_successor_to_get_ready() {
 
 #[test]
 fn a_change_that_waits_while_the_node_is_replaced_is_refused() {
-    let replaced = Replaced::new();
+    let replaced = ReplacedNode::new();
     let script = format!(
         "touch \"$0/started\"; until [ -e \"$0/go\" ]; do sleep 0.01; done; export {SOCKET_VARIABLE}=\"$0/control.sock\"; \
          exec \"$1\" --exact hot_restart::tests::the_successor_of_a_test --ignored --nocapture"
