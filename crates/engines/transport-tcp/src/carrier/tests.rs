@@ -152,8 +152,9 @@ fn long_messages_leave_in_full_packets() {
             followed >= followed_writes,
             "{requests} requests: {followed} writes were followed"
         );
+        // A socket that is full sends what it has; with a second packet for each chunk there would be 512.
         assert!(
-            segments <= 256 + 64,
+            segments <= 256 + 128,
             "{requests} requests, {turn_bytes} bytes a poll: {segments} segments"
         );
     }
