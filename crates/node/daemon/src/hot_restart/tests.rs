@@ -72,6 +72,19 @@ fn commit(channel: &Channel) {
     assert!(matches!(committed, Ok((Body::Committed(_), _))), "{committed:?}");
 }
 
+/// Takes over from a process that had this app.
+fn go_on_with(app: App, descriptors: Vec<OwnedFd>) -> Node {
+    let node = NodeState {
+        apps: vec![app],
+        ..seed_node()
+    };
+    let node = succeed(|channel| {
+        give(&channel, &node, descriptors);
+        commit(&channel);
+    });
+    node.unwrap()
+}
+
 /// An app as its process knows it: its end of the control socket, its state, and the descriptors beside it.
 struct SavedTestApp {
     socket: PacketSocket,
@@ -141,15 +154,7 @@ fn an_app_that_was_leaving_learns_that_it_is_detached() {
         leaving_ns: now_ns() + 1_000_000,
         ..state
     };
-    let node = NodeState {
-        apps: vec![app],
-        ..seed_node()
-    };
-    let node = succeed(|channel| {
-        give(&channel, &node, descriptors);
-        commit(&channel);
-    });
-    let _node = node.unwrap();
+    let _node = go_on_with(app, descriptors);
     while next_reply(&socket).is_some() {}
 }
 
@@ -175,15 +180,7 @@ fn all_requests_are_answered_that_the_process_before_was_asked() {
         requests: (1..=REQUESTS).map(ask).collect(),
         ..state
     };
-    let node = NodeState {
-        apps: vec![app],
-        ..seed_node()
-    };
-    let node = succeed(|channel| {
-        give(&channel, &node, descriptors);
-        commit(&channel);
-    });
-    let _node = node.unwrap();
+    let _node = go_on_with(app, descriptors);
     let mut answered = BTreeSet::new();
     while (answered.len() as u64) < REQUESTS {
         let reply = next_reply(&socket).expect("the app stays attached");
