@@ -4,7 +4,7 @@
 //! | kind | what it stops |
 //! |---|---|
 //! | `ping`, `settings` | floods of frames that must be answered (CVE-2019-9512, CVE-2019-9515) |
-//! | `reset` | rapid reset (CVE-2023-44487): streams that are opened and taken back |
+//! | `reset` | rapid reset (CVE-2023-44487): streams that are opened and taken back, but for those that have rested for [`RAPID_RESET_NS`] |
 //! | `provoked_reset` | MadeYouReset (CVE-2025-8671): streams that this end is made to reset, by windows that overflow or do not grow, lengths, lists over the limit, wrong states |
 //! | `empty` | DATA, HEADERS and CONTINUATION that carry nothing (CVE-2019-9518) |
 //! | `window` | windows that open by tiny steps |
@@ -23,6 +23,10 @@ pub const PING_LIMIT: FloodLimit = FloodLimit::new(1_000, 100, 1);
 pub const SETTINGS_LIMIT: FloodLimit = FloodLimit::new(100, 2, 0);
 /// Streams that the peer takes back. One that ends as it should pays for one that does not.
 pub const RESET_LIMIT: FloodLimit = FloodLimit::new(1_000, 200, 1);
+/// A stream that nothing came or went on for so long before it was taken back was not opened to be taken back: a client whose calls
+/// are not answered gives them up when their deadlines pass. As many as may be open can be so in such a time. (Envoy tells premature
+/// resets from others by the same time.)
+pub const RAPID_RESET_NS: u64 = SECOND_NS;
 /// Streams that this end has to reset for the peer's faults.
 pub const PROVOKED_RESET_LIMIT: FloodLimit = FloodLimit::new(100, 10, 0);
 /// Frames that carry nothing.

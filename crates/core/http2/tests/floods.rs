@@ -4,7 +4,7 @@ mod kit;
 
 use kit::{OwnedEvent, TestEnd, chunk, frame, list, ok_head, request};
 use provost_http2::config::{CONTINUATION_FRAMES_MAX, OUTPUT_BYTES_MAX, STREAM_QUEUE_CHUNKS_MAX};
-use provost_http2::floods::FloodLimits;
+use provost_http2::floods::{FloodLimits, RAPID_RESET_NS};
 use provost_http2::frame::{FrameKind, PREFACE, flags};
 use provost_http2::{
     ConnectionError, ErrorCode, Http2Config, OUTPUT_STOPS_INPUT_BYTES, ResetCause, SendError, StreamEnd,
@@ -69,6 +69,36 @@ fn cancellations_among_completed_calls_are_no_flood() {
         server.sent_bytes();
         server.events.clear();
     }
+}
+
+/// A client whose calls nobody answers gives them up when their deadlines pass, however many of them do. One that waits less takes
+/// streams back rapidly.
+#[test]
+fn calls_that_are_given_up_after_a_while_are_no_flood() {
+    let cancel = 8_u32.to_be_bytes();
+    let mut server = server();
+    let calls = FloodLimits::default().reset.burst;
+    for round in 0..10 {
+        for call in 0..calls {
+            let stream = new_stream(round * calls + call);
+            server.say_head(stream, &request(&[]), StreamEnd::Ends).unwrap();
+        }
+        server.now_ns += RAPID_RESET_NS;
+        for call in 0..calls {
+            let stream = new_stream(round * calls + call);
+            server.say(FrameKind::ResetStream, 0, stream, &cancel).unwrap();
+        }
+        server.sent_bytes();
+        server.events.clear();
+    }
+
+    let mut server = self::server();
+    let rounds = until_calm(&mut server, |server, round| {
+        server.say_head(new_stream(round), &request(&[]), StreamEnd::Ends)?;
+        server.now_ns += RAPID_RESET_NS / 1_000;
+        server.say(FrameKind::ResetStream, 0, new_stream(round), &cancel)
+    });
+    assert!(rounds < 2 * calls, "{rounds}");
 }
 
 /// RFC 9113, section 8.1: a client that has its whole response need not send the rest of its request, and resets the stream.

@@ -9,7 +9,7 @@ use super::{
 use crate::config::{EndpointRole, GOAWAY_DEBUG_BYTES_MAX};
 use crate::connection::heads::CompletedHead;
 use crate::error::{ConnectionError, ErrorCode};
-use crate::floods::FloodKind;
+use crate::floods::{FloodKind, RAPID_RESET_NS};
 use crate::frame::{FRAME_HEADER_BYTES, FrameBody, FrameHeader, FrameKind, PADDING_TOO_LONG, PREFACE, flags};
 use crate::hpack::HpackError;
 use crate::output::DataChunk;
@@ -667,10 +667,11 @@ impl<C: DataChunk> Http2Connection<C> {
             }
             return Ok(None);
         };
+        let has_rested = now_ns.saturating_sub(open.active_ns) >= RAPID_RESET_NS;
         if self.role == EndpointRole::Server && open.local == HalfState::Ended {
             // The client has its whole response, and need not send the rest of its request (section 8.1).
             self.floods.honest_stream(&self.config.floods);
-        } else {
+        } else if !has_rested {
             self.charge(FloodKind::Reset, now_ns)?;
         }
         self.forget(stream, StreamEnding::ResetByPeer);
