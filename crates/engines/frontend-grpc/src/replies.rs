@@ -1,6 +1,6 @@
 //! From datapaths to the client.
 
-use provost_datapath::{Body, ReceiveHeap, Step};
+use provost_datapath::{Body, CONNECTION_PRIVATE_BYTES_FLOOR, ReceiveHeap, Step};
 use provost_grpc::{CallFault, GrpcStatus, ResponseHead, take_compression_request};
 use provost_http2::SendError;
 use provost_wire::Code;
@@ -27,13 +27,15 @@ impl GrpcPort {
     /// # Errors
     /// The step, to be given again later.
     pub fn push_step(&mut self, connection: u32, step: Step) -> Result<(), Step> {
-        if step.parts.contains(Parts::MESSAGE) && !self.has_room_for_reply(&step) {
-            self.blocked_since.get_or_insert(self.now);
-            if !is_counted(&step.body) {
-                return Err(step);
+        if step.parts.contains(Parts::MESSAGE) {
+            if self.has_room_for_reply(&step) {
+                self.blocked_since = None;
+            } else {
+                self.note_blocked();
+                if !is_counted(&step.body) {
+                    return Err(step);
+                }
             }
-        } else {
-            self.blocked_since = None;
         }
         let stream = self.streams.get(&(connection, step.call)).copied();
         let target = stream.and_then(|stream| self.calls.get(stream)?.target.clone());
@@ -72,6 +74,15 @@ impl GrpcPort {
                 self.pump(stream);
             }
         }
+    }
+
+    /// A reply finds no room. The client's time counts while it is the one that leaves much unread: what others hold is not its fault.
+    fn note_blocked(&mut self) {
+        let since = match self.blocked_since {
+            Some(since) if self.share.held() > CONNECTION_PRIVATE_BYTES_FLOOR => since,
+            _ => self.now,
+        };
+        self.blocked_since = Some(since);
     }
 
     fn has_room_for_reply(&self, step: &Step) -> bool {

@@ -1,0 +1,56 @@
+//! For what a client is blamed, and for how long: what it leaves unread, and not what others, or this end, leave.
+
+mod kit;
+
+use kit::{CHAT, CONNECTION, PortRig, UNARY, note};
+use provost_datapath::{NODE_PRIVATE_BYTES_MAX, Step};
+use provost_grpc::RequestHead;
+use provost_wire::descriptor::Parts;
+
+/// How long a client leaves its replies is not forgotten because another of its calls ends.
+#[test]
+fn ends_of_other_calls_do_not_excuse_a_client_that_does_not_read() {
+    let mut rig = PortRig::bound();
+    rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let chat = rig.take().unwrap().call;
+    rig.call(UNARY, &note("a"));
+    let unary = rig.take().unwrap().call;
+    let _unread = rig.share.charge(128 << 20);
+    let reply = rig.reply(chat, Parts::MESSAGE, &[], Some(&note("b")));
+    rig.port.push_step(CONNECTION, reply).unwrap_err();
+    let since = rig.port.blocked_since();
+    assert_eq!(since, Some(rig.now));
+    rig.now += 1_000;
+    rig.exchange();
+    rig.push(Step::new(unary, Parts::STATUS));
+    assert_eq!(rig.port.blocked_since(), since);
+}
+
+/// Where others have taken all memory, a client that has read what it was sent waits, and is not blamed for that.
+#[test]
+fn a_client_is_not_blamed_for_what_others_leave_unread() {
+    let mut rig = PortRig::bound();
+    rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let chat = rig.take().unwrap().call;
+    let others = rig.share.around().charge(NODE_PRIVATE_BYTES_MAX);
+    let large = note(&"x".repeat(2 << 20));
+    let mut refused = rig.reply(chat, Parts::MESSAGE, &[], Some(&large));
+    for _ in 0..3 {
+        rig.now += 1_000;
+        rig.exchange();
+        refused = rig.port.push_step(CONNECTION, refused).unwrap_err();
+        assert_eq!(rig.port.blocked_since(), Some(rig.now));
+    }
+    // It leaves much unread itself.
+    let _unread = rig.share.charge(2 << 20);
+    let since = rig.port.blocked_since();
+    rig.now += 1_000;
+    rig.exchange();
+    refused = rig.port.push_step(CONNECTION, refused).unwrap_err();
+    assert_eq!(rig.port.blocked_since(), since);
+    drop(others);
+    rig.push(refused);
+    assert_eq!(rig.port.blocked_since(), None);
+}
