@@ -398,6 +398,11 @@ impl<C: DataChunk> GrpcConnection<C> {
         self.http2.set_keepalive(policy, since_ns);
     }
 
+    /// This end takes nothing of what the peer says now, so that an answer to a ping may have come.
+    pub fn note_unread(&mut self, now_ns: u64) {
+        self.http2.note_unread(now_ns);
+    }
+
     /// What ended the connection, if it did not end in good order.
     #[must_use]
     pub fn failure(&self) -> Option<ConnectionError> {

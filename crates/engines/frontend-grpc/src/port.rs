@@ -180,6 +180,9 @@ impl GrpcPort {
         if !matches!(self.life, PortLife::Open) {
             return PortProgress::Idle;
         }
+        if self.is_crowded() {
+            self.grpc.note_unread(now);
+        }
         let mut moved = self.keep_time();
         self.count_requests();
         moved |= self.take_kept_input();

@@ -2,9 +2,10 @@
 
 mod kit;
 
-use kit::{CHAT, CONNECTION, PortRig, UNARY, note};
+use kit::{CHAT, CONNECTION, KEEPALIVE, PortRig, UNARY, note};
 use provost_datapath::{NODE_PRIVATE_BYTES_MAX, Step};
 use provost_grpc::RequestHead;
+use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 /// How long a client leaves its replies is not forgotten because another of its calls ends.
@@ -53,4 +54,36 @@ fn a_client_is_not_blamed_for_what_others_leave_unread() {
     drop(others);
     rig.push(refused);
     assert_eq!(rig.port.blocked_since(), None);
+}
+
+/// While so many steps wait for datapaths that nothing is read, an answer to a ping may have come.
+#[test]
+fn a_client_is_not_taken_for_silent_while_it_is_not_read() {
+    let mut rig = PortRig::bound();
+    // Cancellations, and calls that are to begin.
+    let begun: Vec<u32> = (0..600).map(|_| rig.call(UNARY, &note("a"))).collect();
+    assert_eq!(std::iter::from_fn(|| rig.take()).count(), begun.len());
+    for call in &begun {
+        rig.client.cancel(*call, Code::Cancelled, rig.now).unwrap();
+    }
+    let waiting: Vec<u32> = (0..500).map(|_| rig.call(UNARY, &note("a"))).collect();
+    for _ in 0..3 {
+        rig.now += KEEPALIVE.interval_ns.max(KEEPALIVE.timeout_ns);
+        rig.exchange();
+    }
+    let steps: Vec<Step> = std::iter::from_fn(|| rig.take()).collect();
+    let is_begun = |step: &&Step| step.parts.contains(Parts::BEGIN);
+    rig.exchange();
+    let more: Vec<Step> = std::iter::from_fn(|| rig.take()).collect();
+    let taken = steps.iter().chain(&more).filter(is_begun).count();
+    assert_eq!(taken, waiting.len());
+    // One that says nothing though it is read is gone.
+    for _ in 0..2 {
+        rig.now += KEEPALIVE.interval_ns.max(KEEPALIVE.timeout_ns);
+        rig.port.poll(rig.now);
+        rig.port.flush(rig.now);
+    }
+    let cancelled = std::iter::from_fn(|| rig.take()).count();
+    assert_eq!(cancelled, waiting.len());
+    assert!(rig.port.ended().is_some_and(|reason| reason.contains("PING")));
 }

@@ -66,6 +66,12 @@ impl<C: DataChunk> Http2Connection<C> {
         self.keepalive.heard_ns = since_ns;
     }
 
+    /// This end takes nothing of what the peer says now, for reasons of its own: the peer's silence, and what it takes to answer a
+    /// ping, count from now on.
+    pub fn note_unread(&mut self, now_ns: u64) {
+        self.keepalive.heard_ns = now_ns;
+    }
+
     fn overdue(&self, now_ns: u64) -> Option<ConnectionError> {
         let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ns);
         if is_due(self.settings_deadline()) {

@@ -24,6 +24,7 @@ use provost_frontend_grpc::{
 use provost_grpc::{
     GrpcConfig, GrpcConnection, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, RequestHead,
 };
+use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_marshal::{Scratch, Tables};
 use provost_schema::Schema;
 use provost_wire::Code;
@@ -34,6 +35,11 @@ pub(crate) const CONNECTION: u32 = 7;
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 200_000;
 pub(crate) const UNARY: &str = "/test.Notes/Unary";
 pub(crate) const CHAT: &str = "/test.Notes/Chat";
+/// Pings of a silent client.
+pub(crate) const KEEPALIVE: KeepalivePolicy = KeepalivePolicy {
+    interval_ns: 10_000_000_000,
+    timeout_ns: 10_000_000_000,
+};
 
 /// One direction of a connection.
 #[derive(Default)]
@@ -195,6 +201,10 @@ pub(crate) fn note(text: &str) -> Vec<u8> {
 
 pub(crate) fn config() -> GrpcConfig {
     GrpcConfig {
+        http2: Http2Config {
+            keepalive: Some(KEEPALIVE),
+            ..Http2Config::default()
+        },
         received_message_bytes_max: MESSAGE_BYTES_MAX,
         ..GrpcConfig::default()
     }
