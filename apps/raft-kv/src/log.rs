@@ -51,6 +51,9 @@ impl<M: JournalMedium> RaftLog<M> {
         if whole_bytes < bytes.len() {
             // What is appended must not stand behind half a record.
             log.rewrite()?;
+        } else {
+            // A process that has died may have written what it did not have survive. From here on the member speaks of all of it.
+            log.medium.sync()?;
         }
         Ok(log)
     }
@@ -224,6 +227,10 @@ impl<M: JournalMedium> Storage for RaftLog<M> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::io;
+    use std::rc::Rc;
+
     use super::*;
     use crate::journal::{JournalFolder, MemoryOnly};
 
@@ -282,6 +289,47 @@ mod tests {
         drop(log);
         let log = RaftLog::open(JournalFolder::open(temporary.path()).unwrap(), &[1]).unwrap();
         assert_eq!((log.last_index().unwrap(), log.term(2).unwrap()), (2, 3));
+    }
+
+    /// What is in a file, and how much of it survives when the machine stops.
+    #[derive(Clone, Default)]
+    struct UnsureMedium(Rc<RefCell<(Vec<u8>, usize)>>);
+
+    impl JournalMedium for UnsureMedium {
+        fn load(&mut self) -> io::Result<Vec<u8>> {
+            Ok(self.0.borrow().0.clone())
+        }
+
+        fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.borrow_mut().0.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            let (bytes, synced) = &mut *self.0.borrow_mut();
+            *synced = bytes.len();
+            Ok(())
+        }
+
+        fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+            *self.0.borrow_mut() = (bytes.to_vec(), bytes.len());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_process_left_behind_survives_before_the_next_one_speaks_of_it() {
+        let medium = UnsureMedium::default();
+        let mut log = RaftLog::open(medium.clone(), &[1, 2, 3]).unwrap();
+        log.append(entries(1, 1..=3));
+        log.write().unwrap();
+        assert!(medium.0.borrow().1 < medium.0.borrow().0.len());
+        // The process is killed, and the machine goes on.
+        drop(log);
+        let log = RaftLog::open(medium.clone(), &[1, 2, 3]).unwrap();
+        assert_eq!(log.last_index().unwrap(), 3);
+        let (bytes, synced) = &*medium.0.borrow();
+        assert_eq!(*synced, bytes.len());
     }
 
     #[test]
