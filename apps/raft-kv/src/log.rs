@@ -16,6 +16,8 @@ pub(crate) struct RaftLog<M> {
     snapshot: Snapshot,
     /// The first is the one after the snapshot.
     entries: VecDeque<Entry>,
+    /// Bytes of what those carry.
+    entries_bytes: usize,
     /// What goes to the journal with the next sync.
     unwritten: Vec<u8>,
     /// A later snapshot than there is was asked for.
@@ -32,6 +34,7 @@ impl<M: JournalMedium> RaftLog<M> {
             state: HardState::default(),
             snapshot: Snapshot::default(),
             entries: VecDeque::new(),
+            entries_bytes: 0,
             unwritten: Vec::new(),
             later_snapshot_wanted: Cell::new(false),
         };
@@ -66,6 +69,11 @@ impl<M: JournalMedium> RaftLog<M> {
         &self.snapshot
     }
 
+    /// Bytes of what the entries since the snapshot carry.
+    pub(crate) fn entries_bytes(&self) -> usize {
+        self.entries_bytes
+    }
+
     fn last(&self) -> u64 {
         self.snapshot_index() + self.entries.len() as u64
     }
@@ -74,7 +82,10 @@ impl<M: JournalMedium> RaftLog<M> {
         // Entries that are in the snapshot already come again only from before it in the journal.
         if entry.index > self.snapshot_index() {
             let place = entry.index - self.snapshot_index() - 1;
-            self.entries.truncate(place as usize);
+            let place = self.entries.len().min(place as usize);
+            let after = self.entries.drain(place..);
+            self.entries_bytes -= after.map(|entry| entry.data.len()).sum::<usize>();
+            self.entries_bytes += entry.data.len();
             self.entries.push_back(entry);
         }
     }
@@ -85,11 +96,12 @@ impl<M: JournalMedium> RaftLog<M> {
             .term(index)
             .is_ok_and(|term| term == snapshot.get_metadata().term);
         let covered = index.saturating_sub(self.snapshot_index()) as usize;
-        if known && covered <= self.entries.len() {
-            self.entries.drain(..covered);
+        let gone = if known && covered <= self.entries.len() {
+            self.entries.drain(..covered)
         } else {
-            self.entries.clear();
-        }
+            self.entries.drain(..)
+        };
+        self.entries_bytes -= gone.map(|entry| entry.data.len()).sum::<usize>();
         self.snapshot = snapshot;
     }
 
@@ -135,6 +147,7 @@ impl<M: JournalMedium> RaftLog<M> {
         self.state.commit = self.state.commit.max(snapshot.get_metadata().index);
         self.state.term = self.state.term.max(snapshot.get_metadata().term);
         self.entries.clear();
+        self.entries_bytes = 0;
         self.snapshot = snapshot;
         self.rewrite()
     }

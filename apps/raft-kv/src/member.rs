@@ -20,6 +20,8 @@ const UNCOMMITTED_BYTES_MAX: u64 = 16 << 20;
 const APPEND_BYTES_MAX: u64 = 256 << 10;
 /// Messages with entries on their way to one member.
 const APPENDS_MAX: usize = 64;
+/// Bytes of entries after which a snapshot takes their place, however few they are: a little more than the largest snapshot has.
+const LOG_BYTES_MAX: usize = 64 << 20;
 /// Ticks without a word of the leader after which a member wants to lead; each time it is drawn from here to twice this.
 const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
@@ -432,7 +434,8 @@ impl<M: JournalMedium> Member<M> {
 
     fn compact(&mut self) -> Result<(), MemberError> {
         let log = self.node.store();
-        let is_due = self.applied - log.snapshot_index() >= self.config.snapshot_entries;
+        let is_due = self.applied - log.snapshot_index() >= self.config.snapshot_entries
+            || log.entries_bytes() >= LOG_BYTES_MAX;
         if (is_due || log.is_later_snapshot_wanted()) && self.applied > log.snapshot_index() {
             let state = self.store.encode();
             self.node.mut_store().compact(self.applied, state)?;
@@ -446,4 +449,74 @@ fn decode_store(data: &[u8], index: u64) -> Result<ReplicatedStore, MemberError>
         return Ok(ReplicatedStore::default());
     }
     ReplicatedStore::decode(data).ok_or(MemberError::Unknown { index })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::MemoryOnly;
+    use crate::operation::{Operation, VALUE_BYTES_MAX};
+
+    /// A member that is all of its cluster, and leads.
+    fn leader() -> Member<MemoryOnly> {
+        let config = MemberConfig {
+            id: 1,
+            members: vec![1],
+            reads: ReadRule::Linearizable,
+            snapshot_entries: u64::MAX,
+            seed: 1,
+        };
+        let mut member = Member::new(config, MemoryOnly).unwrap();
+        for _ in 0..2 * ELECTION_TICKS {
+            member.tick();
+            settle(&mut member);
+        }
+        assert!(member.is_leader());
+        member
+    }
+
+    /// Does all that is to be done; the answers.
+    fn settle(member: &mut Member<MemoryOnly>) -> Vec<(u64, RequestAnswer)> {
+        let mut outbox = MemberOutbox::default();
+        member.advance(&mut outbox).unwrap();
+        while member.is_sync_due() {
+            member.sync(&mut outbox).unwrap();
+        }
+        outbox.answers
+    }
+
+    fn ask(member: &mut Member<MemoryOnly>, request: &Request) -> RequestAnswer {
+        assert_eq!(member.submit(7, &request.encode()), None);
+        let answers = settle(member);
+        assert_eq!(answers.len(), 1);
+        answers.into_iter().next().unwrap().1
+    }
+
+    #[test]
+    fn a_log_of_few_large_entries_is_bounded() {
+        let mut member = leader();
+        let open = Request {
+            session: 0,
+            sequence: 0,
+            operation: Operation::OpenSession,
+        };
+        let RequestAnswer::SessionOpened(session) = ask(&mut member, &open) else {
+            panic!("no session was opened");
+        };
+        for sequence in 1..=(LOG_BYTES_MAX / VALUE_BYTES_MAX) as u64 + 9 {
+            let operation = Operation::Put {
+                key: b"key".to_vec(),
+                value: vec![0; VALUE_BYTES_MAX],
+            };
+            let put = Request {
+                session,
+                sequence,
+                operation,
+            };
+            assert_eq!(ask(&mut member, &put), RequestAnswer::Done);
+            let bytes = member.node.store().entries_bytes();
+            assert!(bytes <= LOG_BYTES_MAX + 2 * VALUE_BYTES_MAX, "{bytes}");
+        }
+        assert!(member.snapshot_index() > 0);
+    }
 }
