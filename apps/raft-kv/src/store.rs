@@ -8,8 +8,10 @@ use crate::operation::{Operation, Request, RequestAnswer};
 
 /// Sessions that are remembered. When there are more, the one that was not used for longest is forgotten.
 pub const SESSIONS_MAX: usize = 4096;
-/// Bytes of all keys and values. A snapshot of them must be a message that the transport takes.
+/// Bytes of all keys and values, with [`KEY_COST_BYTES`] for each key. A snapshot of them must be a message that the transport takes.
 pub const STORE_BYTES_MAX: usize = 48 << 20;
+/// What a key takes of a snapshot beside its bytes and those of its value.
+const KEY_COST_BYTES: usize = 8;
 
 /// Keys, values and sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,9 +107,10 @@ impl ReplicatedStore {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> RequestAnswer {
-        let freed = self.values.get(key).map_or(0, |old| key.len() + old.len());
-        let bytes = self.bytes - freed + key.len() + value.len();
-        if bytes > STORE_BYTES_MAX {
+        let freed = self.values.get(key).map_or(0, |old| cost(key, old));
+        let bytes = self.bytes - freed + cost(key, value);
+        // What an earlier version took may be more.
+        if bytes > STORE_BYTES_MAX.max(self.bytes) {
             return RequestAnswer::Full;
         }
         self.bytes = bytes;
@@ -140,7 +143,7 @@ impl ReplicatedStore {
         let mut store = ReplicatedStore::default();
         for _ in 0..reader.u64()? {
             let (key, value) = (reader.bytes()?, reader.bytes()?);
-            store.bytes += key.len() + value.len();
+            store.bytes += cost(key, value);
             store.values.insert(key.to_vec(), value.to_vec());
         }
         while !reader.is_empty() {
@@ -155,6 +158,11 @@ impl ReplicatedStore {
         }
         Some(store)
     }
+}
+
+/// What a key with this value takes of a snapshot.
+fn cost(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + KEY_COST_BYTES
 }
 
 #[cfg(test)]
@@ -250,7 +258,7 @@ mod tests {
             };
             store.execute(&operation)
         };
-        let fitting = STORE_BYTES_MAX / (large.len() + 8);
+        let fitting = STORE_BYTES_MAX / cost(&[0; 8], &large);
         assert!((0..fitting).all(|at| put(at) == RequestAnswer::Done));
         assert_eq!(put(fitting), RequestAnswer::Full);
         assert_eq!(
@@ -258,5 +266,24 @@ mod tests {
             RequestAnswer::Done,
             "a value in the place of another needs no room"
         );
+    }
+    /// A member that is behind gets the whole store in one message, however small what it has is.
+    #[test]
+    fn a_snapshot_of_small_values_has_as_many_bytes_as_are_counted() {
+        let mut store = ReplicatedStore::default();
+        let empty = store.encode().len();
+        for at in 0..1_000_u16 {
+            assert_eq!(store.set(&at.to_le_bytes(), b""), RequestAnswer::Done);
+        }
+        assert_eq!(store.encode().len(), empty + store.bytes);
+        assert_eq!(store.set(&[0; 2], b"longer"), RequestAnswer::Done);
+        assert_eq!(store.encode().len(), empty + store.bytes);
+        for index in 1..=SESSIONS_MAX as u64 {
+            store.apply(index, &open());
+        }
+        let sessions = store.encode().len() - empty - store.bytes;
+        let most = STORE_BYTES_MAX + empty + sessions;
+        let taken = provost_datagram::Config::default().message_bytes_max as usize;
+        assert!(most < taken - (1 << 20), "{most} bytes, and {taken} are taken");
     }
 }
