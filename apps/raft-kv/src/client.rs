@@ -113,6 +113,12 @@ impl<A: Address> Client<A> {
         Ok(())
     }
 
+    /// Whether a slot has a request that is not answered yet.
+    #[must_use]
+    pub fn is_busy(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.request.is_some())
+    }
+
     /// An answer, with its slot, which can now be asked for something else.
     pub fn poll_outcome(&mut self) -> Option<(usize, RequestAnswer)> {
         self.outcomes.pop_front()

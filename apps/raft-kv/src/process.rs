@@ -204,15 +204,24 @@ impl<W: Wire> BlockingClient<W>
 where
     W::Address: provost_datagram::Address,
 {
-    /// Asks for something, and waits for the answer.
+    /// Asks for something on the first slot, and waits for the answer. Where the call before was not answered in time, its request is
+    /// answered first, and this one begins then.
     ///
     /// # Errors
     /// If there is none in this time, or the wire is of no use.
     pub fn call(&mut self, operation: Operation, at_most: Duration) -> Result<RequestAnswer, ProcessError> {
-        self.submit(0, operation);
-        let began = Instant::now();
+        let (began, mut unasked) = (Instant::now(), Some(operation));
         while began.elapsed() < at_most {
-            if let Some((_, answer)) = self.turn()? {
+            if !self.client.is_busy(0)
+                && let Some(operation) = unasked.take()
+            {
+                // Nobody waits for the answer to the call before any more.
+                while self.client.poll_outcome().is_some() {}
+                self.submit(0, operation);
+            }
+            if let Some((_, answer)) = self.turn()?
+                && unasked.is_none()
+            {
                 return Ok(answer);
             }
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use provost_raft_kv::client::ReadRoute;
 use provost_raft_kv::local::{JournalPlace, LocalCluster};
 use provost_raft_kv::operation::{Operation, RequestAnswer};
-use provost_raft_kv::process::{BlockingClient, WaitManner};
+use provost_raft_kv::process::{BlockingClient, ProcessError, WaitManner};
 use support::history::CallHistory;
 
 /// An answer takes this long only if the machine is stuck.
@@ -102,6 +102,38 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
     let value = first.call(Operation::Get { key }, WAIT_MAX).unwrap();
     assert_eq!(value, RequestAnswer::Value(Some(b"value".to_vec())));
     assert_eq!(lock(&history).not_linearizable(), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn a_call_is_not_answered_with_what_an_earlier_one_was_not_in_time() {
+    let local = LocalCluster::start(program(), 3, &JournalPlace::Memory, &[]).unwrap();
+    let mut client =
+        BlockingClient::connect(local.members(), 1, ReadRoute::Leader, WaitManner::Sleep).unwrap();
+    let put = |key: &[u8]| Operation::Put {
+        key: key.to_vec(),
+        value: key.to_vec(),
+    };
+    // It is asked for, and not waited for: not even a packet leaves in this time.
+    client.submit(0, put(b"first"));
+    assert!(matches!(
+        client.call(put(b"unanswered"), Duration::ZERO),
+        Err(ProcessError::Unanswered)
+    ));
+    for key in [&b"second"[..], b"third"] {
+        assert_eq!(client.call(put(key), WAIT_MAX).unwrap(), RequestAnswer::Done);
+    }
+    for (key, is_there) in [
+        (&b"first"[..], true),
+        (b"unanswered", false),
+        (b"second", true),
+        (b"third", true),
+    ] {
+        let value = client
+            .call(Operation::Get { key: key.to_vec() }, WAIT_MAX)
+            .unwrap();
+        let expected = is_there.then(|| key.to_vec());
+        assert_eq!(value, RequestAnswer::Value(expected));
+    }
 }
 
 #[test]
