@@ -2,7 +2,7 @@
 //!
 //! A record is `length (4), checksum (8), kind (1), body`; the checksum is SipHash-1-3 over kind and body. A file whose
 //! last record is cut short was being written when its machine stopped: that record counts as never written. Damage
-//! anywhere else is an error.
+//! anywhere else is an error, and so is a length that no record has there.
 
 use std::fs::{File, OpenOptions};
 use std::hash::Hasher;
@@ -14,10 +14,13 @@ use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
 use crate::codec::{PutBytes, RecordReader};
+use crate::operation::REQUEST_BYTES_MAX;
 use crate::peer_message::{put_entry, put_snapshot, take_entry, take_snapshot};
 
 /// Bytes before a record's kind.
 const HEAD_BYTES: usize = 12;
+/// Bytes of a record's kind and body at most, but for the first one, which may be a snapshot.
+const RECORD_BYTES_MAX: usize = REQUEST_BYTES_MAX + 64;
 const FILE_NAME: &str = "journal";
 const FILE_NAME_NEXT: &str = "journal.next";
 const FILE_NAME_LOCK: &str = "lock";
@@ -159,8 +162,8 @@ pub enum JournalError {
     Io(#[from] io::Error),
     /// Something that was written is not as it was written.
     #[error(
-        "the journal is damaged at byte {at}; remove the member's folder and give the member a new number, so that it \
-         gets everything from the others"
+        "the journal is damaged at byte {at}: the member can neither go on with it nor come back without it, as it no \
+         longer knows for whom it voted; leave it stopped, the others go on as long as most of them are there"
     )]
     Damaged {
         /// Where the first bad record begins.
@@ -207,6 +210,9 @@ pub(crate) fn records(bytes: &[u8]) -> Result<(Vec<JournalRecord>, usize), Journ
     while let Some((content_bytes, checksum_told)) = head(&bytes[at..]) {
         let content = at + HEAD_BYTES;
         let Some(body) = bytes.get(content..content + content_bytes) else {
+            if at > 0 && content_bytes > RECORD_BYTES_MAX {
+                return Err(JournalError::Damaged { at });
+            }
             break;
         };
         let record = (checksum(body) == checksum_told).then(|| record(body)).flatten();
@@ -289,6 +295,21 @@ mod tests {
         let (_, mut bytes) = journal();
         bytes[HEAD_BYTES + 3] ^= 1;
         assert!(matches!(records(&bytes), Err(JournalError::Damaged { at: 0 })));
+
+        // A length that goes beyond the file, before the last record.
+        let (all, bytes) = journal();
+        let mut first = Vec::new();
+        put_record(&mut first, &all[0]);
+        let at = first.len();
+        for bit in 18..32 {
+            let mut damaged = bytes.clone();
+            damaged[at + bit / 8] ^= 1 << (bit % 8);
+            let read = records(&damaged);
+            assert!(
+                matches!(read, Err(JournalError::Damaged { at: found }) if found == at),
+                "bit {bit}: {read:?}"
+            );
+        }
     }
 
     #[test]
