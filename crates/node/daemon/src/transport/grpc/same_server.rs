@@ -27,22 +27,31 @@ impl<S: Read + Write> SameServerCarrier<S> {
 
     /// Judges who the server has proved to be, as soon as it has.
     fn judge(&mut self) -> io::Result<()> {
-        let Some(expected) = &self.expected else {
+        if self.expected.is_none() {
             return Ok(());
-        };
+        }
         let identity = self.carrier.0.identity();
         match identity.name() {
-            // Hands are being shaken.
+            // Hands may still be shaken.
             "" => Ok(()),
-            name if name == expected => {
-                self.expected = None;
-                Ok(())
-            }
-            name => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the server here is {name}, and the connection's is {expected}"),
-            )),
+            name => self.judge_name(name),
         }
+    }
+
+    /// Judges who the server has proved to be, now that hands are shaken: a certificate may name nobody.
+    fn judge_name(&mut self, name: &str) -> io::Result<()> {
+        let Some(expected) = self.expected.take_if(|expected| expected.as_str() != name) else {
+            self.expected = None;
+            return Ok(());
+        };
+        let proved = if name.is_empty() {
+            "nobody by its certificate"
+        } else {
+            name
+        };
+        let refused = format!("the server here is {proved}, and the connection's is {expected}");
+        self.expected = Some(expected);
+        Err(io::Error::new(io::ErrorKind::InvalidData, refused))
     }
 }
 
@@ -55,10 +64,13 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
 
     fn write_ready(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         // What is written within the handshake would be sent as soon as that is over, to whoever it was with.
-        if self.expected.is_some() && !self.carrier.0.shake_hands()? {
-            return Err(io::ErrorKind::WouldBlock.into());
+        if self.expected.is_some() {
+            if !self.carrier.0.shake_hands()? {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let identity = self.carrier.0.identity();
+            self.judge_name(identity.name())?;
         }
-        self.judge()?;
         self.carrier.write_ready(pieces)
     }
 
@@ -100,11 +112,11 @@ mod tests {
 
     const NAME: &str = "server.test";
 
-    /// Both ends of a connection whose server is [`NAME`]; neither blocks.
-    fn ends() -> (TlsStream<UnixStream>, TlsStream<UnixStream>) {
+    /// Both ends of a connection whose server is called so; neither blocks.
+    fn ends(called: &str) -> (TlsStream<UnixStream>, TlsStream<UnixStream>) {
         let folder = tempfile::tempdir().unwrap();
         let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-        let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        let made = rcgen::generate_simple_self_signed([called.to_owned()]).unwrap();
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         let client = StreamClientFiles {
@@ -122,14 +134,14 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
         (
-            TlsStream::client(near, client.load().unwrap().config, NAME).unwrap(),
+            TlsStream::client(near, client.load().unwrap().config, called).unwrap(),
             TlsStream::server(far, server.load().unwrap().config).unwrap(),
         )
     }
 
     /// Writes to a server until that is taken or refused; what came of it, and what the server has read.
-    fn written(expected: &str) -> (io::Result<usize>, Vec<u8>) {
-        let (client, mut server) = ends();
+    fn written(called: &str, expected: &str) -> (io::Result<usize>, Vec<u8>) {
+        let (client, mut server) = ends(called);
         let mut carrier = SameServerCarrier::new(client, expected);
         let wrote = loop {
             match carrier.write_ready(&[IoSlice::new(b"secret")]) {
@@ -147,14 +159,17 @@ mod tests {
 
     #[test]
     fn a_server_that_proves_to_be_another_is_sent_nothing() {
-        let (wrote, read) = written(NAME);
+        let (wrote, read) = written(NAME, NAME);
         assert_eq!((wrote.unwrap(), &read[..]), (6, &b"secret"[..]));
-        let (wrote, read) = written("another.test");
-        let error = wrote.unwrap_err().to_string();
-        assert!(
-            error.contains("server.test") && error.contains("another.test"),
-            "{error}"
-        );
-        assert!(read.is_empty(), "{read:?}");
+        // The certificate of an address names nobody.
+        for (called, proved) in [(NAME, NAME), ("127.0.0.1", "nobody")] {
+            let (wrote, read) = written(called, "another.test");
+            let error = wrote.unwrap_err().to_string();
+            assert!(
+                error.contains(proved) && error.contains("another.test"),
+                "{error}"
+            );
+            assert!(read.is_empty(), "{read:?}");
+        }
     }
 }
