@@ -106,6 +106,25 @@ mod tests {
     use super::*;
     use provost_terminal::table::Colour;
 
+    #[tokio::test]
+    async fn a_node_that_does_not_answer_is_told_from_one_that_is_not_there() {
+        use provost_admin::v1::admin_client::AdminClient;
+        use provost_admin::v1::{GetStatusRequest, WatchRequest};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut node = Node::connect_to(&path, Duration::from_millis(50))
+            .await
+            .unwrap_or_else(|failure| panic!("{failure}"));
+        let asked = node.call(GetStatusRequest {}, AdminClient::get_status).await;
+        let watched = node.stream(WatchRequest { interval_ms: 1 }, AdminClient::watch);
+        let waited = tokio::time::timeout(Duration::from_secs(60), watched).await;
+        for failure in [asked.unwrap_err(), waited.unwrap().err().unwrap()] {
+            assert_eq!(failure.exit, Exit::TimedOut, "{failure}");
+            assert!(failure.message.contains("--timeout"), "{failure}");
+        }
+    }
+
     #[test]
     fn a_frame_overwrites_on_a_terminal_and_follows_elsewhere() {
         let canvas = Canvas {

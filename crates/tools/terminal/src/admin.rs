@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use crate::failure::{Exit, Failure, is_being_replaced, is_broken};
+use crate::failure::{Exit, Failure, is_being_replaced, is_broken, is_expired};
 
 /// Where a node's admin socket is unless something else is said.
 pub const SOCKET_DEFAULT: &str = "/run/provost/admin.sock";
@@ -124,24 +124,39 @@ impl Node {
     ) -> Result<T, Status> {
         let mut request = Request::new(message);
         request.set_timeout(until.saturating_duration_since(Instant::now()));
-        let call = method(&mut self.client, request);
+        let mut client = self.client.clone();
+        let call = method(&mut client, request);
+        self.in_time(until, call).await.map(Response::into_inner)
+    }
+
+    /// What is answered until then.
+    async fn in_time<T>(
+        &self,
+        until: Instant,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
         match tokio::time::timeout_at(until, call).await {
-            Ok(answer) => answer.map(Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded(format!(
+            Ok(Err(status)) if !is_expired(&status) => Err(status),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(Status::deadline_exceeded(format!(
                 "no answer within {:.1} s",
                 self.timeout.as_secs_f64()
             ))),
         }
     }
 
-    /// Calls a method that answers again and again, for as long as it takes.
+    /// Calls a method that answers again and again, for as long as it takes, once the node has taken the call in the time that the
+    /// options give.
     pub async fn stream<M, T>(
         &mut self,
         message: M,
         method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
     ) -> Result<T, Failure> {
-        let response = method(&mut self.client, Request::new(message)).await;
-        response
+        let until = Instant::now() + self.timeout;
+        let mut client = self.client.clone();
+        let taken = self.in_time(until, method(&mut client, Request::new(message)));
+        taken
+            .await
             .map(Response::into_inner)
             .map_err(|status| self.failure(&status))
     }

@@ -1,5 +1,6 @@
 //! Why a command did not do what was asked, and the exit status that says so.
 
+use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -114,14 +115,17 @@ pub(crate) fn is_being_replaced(status: &tonic::Status) -> bool {
 
 /// Whether a status was made here, because the connection to the daemon has gone.
 pub(crate) fn is_broken(status: &tonic::Status) -> bool {
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        if error.is::<tonic::transport::Error>() || error.is::<std::io::Error>() {
-            return true;
-        }
-        source = error.source();
-    }
-    false
+    causes(status).any(|cause| cause.is::<tonic::transport::Error>() || cause.is::<std::io::Error>())
+}
+
+/// Whether a status was made here, because the time that its call was given is over: gRPC's library counts it too, and calls that
+/// CANCELLED.
+pub fn is_expired(status: &tonic::Status) -> bool {
+    causes(status).any(|cause| cause.is::<tonic::TimeoutExpired>())
+}
+
+fn causes(status: &tonic::Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(status.source(), |cause| Error::source(*cause))
 }
 
 impl std::fmt::Display for Failure {

@@ -22,7 +22,7 @@ use tonic::{Code, Request, Status};
 
 use crate::interface::{SchemaFiles, ServiceInterface, ServiceName};
 use provost_terminal::admin::{Node, Target};
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, is_expired};
 use provost_terminal::output::{json_document, json_line, print};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -131,8 +131,7 @@ impl DynamicCall {
         let status = match ended {
             Ok(status) => status?,
             Err(_) => {
-                let message = format!("no end within {:.1} s", self.timeout.as_secs_f64());
-                let status = Status::deadline_exceeded(message);
+                let status = self.late();
                 observer.on_end(&status, &MetadataMap::new())?;
                 status
             }
@@ -142,6 +141,10 @@ impl DynamicCall {
         }
         let message = format!("{}: {}", name_of(status.code()), status.message());
         Err(Failure::new(Exit::Ended(status.code()), message))
+    }
+
+    fn late(&self) -> Status {
+        Status::deadline_exceeded(format!("no end within {:.1} s", self.timeout.as_secs_f64()))
     }
 
     /// The status with which the call ended. A request that is no message gives it up.
@@ -175,7 +178,11 @@ impl DynamicCall {
             .await
         {
             Err(status) => {
-                let status = place::with_hint(status);
+                let status = if is_expired(&status) {
+                    self.late()
+                } else {
+                    place::with_hint(status)
+                };
                 observer.on_end(&status, status.metadata())?;
                 Ok(status)
             }
@@ -312,4 +319,52 @@ pub(crate) fn name_of(code: Code) -> &'static str {
         "UNAUTHENTICATED",
     ];
     NAMES.get(code as usize).copied().unwrap_or("UNKNOWN")
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::interface::tests::interface;
+
+    const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rpc Call(M) returns (M); }";
+
+    /// Keeps the status with which a call ended.
+    struct EndedWith(Option<Code>);
+
+    impl CallObserver for EndedWith {
+        fn on_headers(&mut self, _: &MetadataMap) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn on_message(&mut self, _: &DynamicMessage) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn on_end(&mut self, status: &Status, _: &MetadataMap) -> Result<(), Failure> {
+            self.0 = Some(status.code());
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_answers_ends_with_its_deadline() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = format!("http://{}", silent.local_addr().unwrap());
+        let channel = Endpoint::from_shared(place).unwrap().connect().await.unwrap();
+        let method = interface(PROTO, "S").unwrap().method("Call").unwrap();
+        let mut requests = RequestMessages::read(&RequestSource::Nothing, &method).unwrap();
+        let call = DynamicCall {
+            path: path_of(&method).unwrap(),
+            codec: DynamicCodec::new(method.output()),
+            metadata: MetadataMap::new(),
+            timeout: Duration::from_millis(50),
+        };
+        let mut ended = EndedWith(None);
+        let failure = call.run(channel, requests.next_call().unwrap(), &mut ended).await;
+        let failure = failure.unwrap_err();
+        assert_eq!(failure.exit, Exit::Ended(Code::DeadlineExceeded), "{failure}");
+        assert_eq!(ended.0, Some(Code::DeadlineExceeded));
+    }
 }
