@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use provost_terminal::admin::{Node, Target};
+use provost_terminal::admin::{Node, Target, set_variable};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
@@ -54,7 +54,7 @@ Exit status: 0 where nothing is wrong (warnings may be there), 1 where something
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorOptions {
     /// The socket at which apps attach [default: the one that the node tells, else /run/provost/provostd.sock]
-    #[arg(long, value_name = "PATH", env = "PROVOST_SOCKET")]
+    #[arg(long, value_name = "PATH", env = set_variable("PROVOST_SOCKET"))]
     app_socket: Option<PathBuf>,
     /// The name under which to attach, as the app in question does
     #[arg(long, value_name = "NAME")]

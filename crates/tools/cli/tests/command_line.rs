@@ -215,6 +215,33 @@ fn insight_becomes_the_program_beside_this_one() {
     assert_eq!(text(&found.stdout), "insight predict --help\n");
 }
 
+#[test]
+fn a_variable_that_is_empty_is_as_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let nothing = ["PROVOST_ADMIN_SOCKET", "PROVOST_GRPC_ADDRESS"];
+    let ended = |arguments: &[&str], socket: &str| {
+        let mut command = provost(&directory, arguments);
+        command
+            .envs(nothing.map(|name| (name, "")))
+            .env("PROVOST_SOCKET", socket);
+        let ended = output(command);
+        (ended.status.code(), text(&ended.stdout) + &text(&ended.stderr))
+    };
+    let socket = directory.path().join("a.sock").display().to_string();
+    let (code, said) = ended(&["status"], &socket);
+    assert!(code == Some(3) && said.contains("a.admin.sock"), "{said}");
+    let (code, said) = ended(&["call", "a.B/C"], &socket);
+    assert!(code == Some(3) && said.contains("a.admin.sock"), "{said}");
+    let (code, said) = ended(&["init", "--metrics", "none", "--output", "-"], "");
+    assert!(code == Some(0) && said.contains("[control]"), "{said}");
+    let elsewhere = directory.path().join("b.admin.sock").display().to_string();
+    let (code, said) = ended(&["doctor", "--socket", &elsewhere], "");
+    assert!(
+        code == Some(1) && said.contains("/run/provost/provostd.sock"),
+        "{said}"
+    );
+}
+
 /// The end of a pipe whose other end is closed.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -27,7 +27,7 @@ const REPLACEMENT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     /// The node's admin socket; without it, the one beside the socket that PROVOST_SOCKET names for apps
-    #[arg(long, value_name = "PATH", env = "PROVOST_ADMIN_SOCKET", default_value_os_t = default_socket())]
+    #[arg(long, value_name = "PATH", env = set_variable("PROVOST_ADMIN_SOCKET"), default_value_os_t = default_socket())]
     pub socket: PathBuf,
     /// How long an answer may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
@@ -35,6 +35,12 @@ pub struct Target {
     /// Print JSON: the messages of the admin API (docs/admin-api.md)
     #[arg(long)]
     pub json: bool,
+}
+
+/// The name of a variable of the environment, if it says something: an empty one is as none.
+pub fn set_variable(name: &'static str) -> Option<&'static str> {
+    let value = std::env::var_os(name)?;
+    (!value.is_empty()).then_some(name)
 }
 
 /// The admin socket of the node that apps of this environment attach to.

@@ -10,7 +10,7 @@ use provost_admin::v1::{GetStatusRequest, GrpcListener};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use provost_terminal::admin::Node;
+use provost_terminal::admin::{Node, set_variable};
 use provost_terminal::failure::{Exit, Failure};
 
 /// Where `provost call` and `provost load` send their calls.
@@ -18,7 +18,7 @@ use provost_terminal::failure::{Exit, Failure};
 pub(crate) struct CallPlace {
     /// A gRPC listener of a node, or any gRPC server in cleartext: HOST:PORT, :PORT on this host, or unix:PATH; without it, the
     /// node's first listener without TLS
-    #[arg(long, value_name = "ADDRESS", env = "PROVOST_GRPC_ADDRESS", value_parser = uri_of)]
+    #[arg(long, value_name = "ADDRESS", env = set_variable("PROVOST_GRPC_ADDRESS"), value_parser = uri_of)]
     address: Option<String>,
 }
 

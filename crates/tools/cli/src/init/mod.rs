@@ -14,6 +14,7 @@ use provostd::AdminConfig;
 use provostd::config::Sources;
 
 use found::{GrpcPlace, MachineFacts, PlannedAddresses, TlsFound};
+use provost_terminal::admin::set_variable;
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::output::print;
 
@@ -53,7 +54,7 @@ pub(crate) struct InitOptions {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The socket at which apps attach [default: the package's, or one of this user's]
-    #[arg(long, value_name = "PATH", env = "PROVOST_SOCKET")]
+    #[arg(long, value_name = "PATH", env = set_variable("PROVOST_SOCKET"))]
     app_socket: Option<PathBuf>,
     /// Where other nodes connect: IP or IP:PORT. Any number
     #[arg(long, value_name = "ADDRESS")]
