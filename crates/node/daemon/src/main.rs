@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use std::alloc::System;
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,11 +92,10 @@ const EXIT_USAGE: u8 = 2;
 fn main() -> ExitCode {
     let options = Options::parse();
     if options.print_default_config {
-        print!("{DEFAULT_CONFIG}");
-        return ExitCode::SUCCESS;
+        return print(DEFAULT_CONFIG);
     }
     if let Err(error) = provostd::core_dumps::forbid() {
-        eprintln!("provostd: core dumps cannot be turned off: {error}");
+        complain(format_args!("core dumps cannot be turned off: {error}"));
     }
     let only_check = options.check_config;
     let predecessor = if options.hot_restart && !only_check {
@@ -105,14 +106,14 @@ fn main() -> ExitCode {
     let predecessor = match predecessor {
         Ok(predecessor) => predecessor,
         Err(error) => {
-            eprintln!("provostd: {error}");
+            complain(error);
             return ExitCode::from(EXIT_USAGE);
         }
     };
     let (config, sources) = match configure(options) {
         Ok(configured) => configured,
         Err(error) => {
-            eprintln!("provostd: {error}");
+            complain(&error);
             if let Some(predecessor) = predecessor {
                 predecessor.decline(&error.to_string());
             }
@@ -120,16 +121,32 @@ fn main() -> ExitCode {
         }
     };
     if only_check {
-        println!("the configuration is good");
-        return ExitCode::SUCCESS;
+        return print("the configuration is good\n");
     }
     match run(config, sources, predecessor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("provostd: {error}");
+            complain(error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes to standard output. A reader that has gone away, such as `head`, is no failure.
+fn print(text: &str) -> ExitCode {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            complain(format_args!("cannot write to standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Writes to standard error. Whether somebody reads that changes nothing.
+fn complain(error: impl Display) {
+    let _ = writeln!(std::io::stderr(), "provostd: {error}");
 }
 
 fn parse_route(text: &str) -> Result<RouteConfig, String> {

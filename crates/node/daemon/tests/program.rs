@@ -138,6 +138,28 @@ fn the_printed_defaults_are_a_good_configuration() {
     assert_eq!(check(&text).0, Some(0));
 }
 
+#[test]
+fn nobody_has_to_read_what_it_prints() {
+    let unread = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    for (arguments, code) in [
+        (["--print-default-config"], 0),
+        (["--check-config"], 0),
+        (["--config=/nowhere.toml"], 2),
+    ] {
+        let status = provostd()
+            .args(arguments)
+            .stdout(unread())
+            .stderr(unread())
+            .status()
+            .expect("a program that runs");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
 /// The kernel has the files of a process in `/proc` belong to root where its memory is to be nobody's, whoever runs it.
 #[test]
 fn its_memory_goes_into_no_core_dump_and_to_no_process_of_its_user() {
