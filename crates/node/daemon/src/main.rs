@@ -13,6 +13,7 @@ use clap::Parser;
 use provost_wiping::WipingAllocator;
 use provostd::config::{ConfigError, ListenerConfig, LogFormat, RouteConfig, RouteTransport, Sources};
 use provostd::hot_restart::{Predecessor, UpgradeRequest};
+use provostd::log::FilterError;
 use provostd::policies::Registry;
 use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, TransportKind, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -161,14 +162,26 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
     })
 }
 
+/// Why there is no configuration to start with.
+#[derive(Debug, thiserror::Error)]
+enum ConfigureError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The level of the log, which the environment may have.
+    #[error(transparent)]
+    Log(#[from] FilterError),
+}
+
 /// The configuration, with what the options say instead, and where it comes from.
-fn configure(options: Options) -> Result<(Config, Sources), ConfigError> {
+fn configure(options: Options) -> Result<(Config, Sources), ConfigureError> {
     let sources = Sources {
         file: options.config.clone(),
         directory: options.config_dir.clone(),
         adjust: Arc::new(move |config| adjust(&options, config)),
     };
-    Ok((provostd::read_configuration(&sources)?, sources))
+    let config = provostd::read_configuration(&sources)?;
+    provostd::log::check(&config.log)?;
+    Ok((config, sources))
 }
 
 /// What the options say instead of the files, or beside them.
@@ -217,7 +230,7 @@ fn adjust(options: &Options, config: &mut Config) {
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     #[error(transparent)]
-    Log(#[from] provostd::log::FilterError),
+    Log(#[from] FilterError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error("the process that had taken over has ended")]

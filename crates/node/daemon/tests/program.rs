@@ -263,6 +263,27 @@ fn options_are_checked_like_the_file() {
 }
 
 #[test]
+fn a_level_that_the_environment_has_is_checked_like_the_file_s() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("a.sock");
+    for more in [&["--check-config"][..], &[]] {
+        let ended = provostd()
+            .arg("--socket")
+            .arg(&socket)
+            .args(more)
+            .env("PROVOSTD_LOG", "verbose")
+            .output()
+            .expect("a program that runs");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{more:?}: {said}");
+        assert!(
+            said.contains("PROVOSTD_LOG: \"verbose\" is not a log filter"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn it_reads_its_configuration_again_when_it_is_told_to() {
     let directory = tempfile::tempdir().expect("a directory");
     let (socket, files) = (directory.path().join("a.sock"), directory.path().join("conf.d"));
