@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::alloc::System;
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
@@ -197,12 +198,13 @@ fn adjust(options: &Options, config: &mut Config) {
         address: *address,
     });
     config.listeners.extend(listeners);
-    for route in options.route.iter().cloned() {
+    let mut replaced = HashSet::new();
+    for route in &options.route {
+        let is_first = replaced.insert(&route.service);
+        let route = route.clone();
         match config.routes.iter_mut().find(|old| old.service == route.service) {
-            Some(old) if old.transport == RouteTransport::Over(TransportKind::default()) => {
-                old.endpoints.extend(route.endpoints)
-            }
-            Some(old) => *old = route,
+            Some(old) if is_first => *old = route,
+            Some(old) => old.endpoints.extend(route.endpoints),
             None => config.routes.push(route),
         }
     }

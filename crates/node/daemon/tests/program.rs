@@ -263,6 +263,30 @@ fn options_are_checked_like_the_file() {
 }
 
 #[test]
+fn a_route_of_the_command_line_is_in_the_place_of_the_file_s() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("provostd.toml");
+    let text = "[[route]]\nservice = \"kv.Kv\"\ntransport = \"tcp\"\nendpoints = [\"no-port\"]\n";
+    std::fs::write(&file, text).expect("a file");
+    let code = |routes: &[&str]| {
+        let routes = routes.iter().map(|route| format!("--route=kv.Kv={route}"));
+        let mut command = provostd();
+        command
+            .arg("--check-config")
+            .arg("--config")
+            .arg(&file)
+            .args(routes);
+        command.output().expect("a program that runs").status.code()
+    };
+    assert_eq!(code(&[]), Some(2));
+    assert_eq!(code(&["a:1"]), Some(0));
+    // The second one is another endpoint.
+    assert_eq!(code(&["a:1", "b:1"]), Some(0));
+    assert_eq!(code(&["a:1", "no-port"]), Some(2));
+    assert_eq!(code(&["no-port", "a:1"]), Some(2));
+}
+
+#[test]
 fn a_level_that_the_environment_has_is_checked_like_the_file_s() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("a.sock");
