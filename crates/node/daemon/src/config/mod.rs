@@ -49,7 +49,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// It is not TOML, or a key or a type is wrong. The parser's message shows the line.
-    #[error("{origin}: {source}")]
+    #[error("{origin}: {source}{}", hint(.source))]
     Syntax {
         /// File, or where the text came from.
         origin: String,
@@ -82,6 +82,21 @@ pub struct Problem {
     pub key: String,
     /// What is wrong with its value, and what would be right.
     pub message: String,
+}
+
+/// What to write, where the parser says it in words of its own: how many brackets a table has, what an address is.
+fn hint(error: &toml::de::Error) -> &'static str {
+    let (message, shown) = (error.message(), error.to_string());
+    let is_entry = shown.contains(" | [[");
+    if message == "invalid type: map, expected a sequence" && !is_entry {
+        "there may be several: write two brackets, such as [[listener]]\n"
+    } else if message.starts_with("invalid type: map, expected") && is_entry {
+        "there is one of it: write one bracket, such as [control]\n"
+    } else if message == "invalid socket address syntax" {
+        "write \"ip:port\", such as \"0.0.0.0:7700\"\n"
+    } else {
+        ""
+    }
 }
 
 struct Listed<'a>(&'a [Problem]);
@@ -285,6 +300,30 @@ mod tests {
         assert!(
             error.contains("node.toml") && error.contains("line 2") && error.contains("mesage_bytes"),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn what_the_parser_says_in_words_of_its_own_has_what_to_write_below() {
+        let said = |text: &str| Config::parse(text, "test").unwrap_err().to_string();
+        for list in ["[listener]\naddress = \"127.0.0.1:1\"\n", "policy = {}\n"] {
+            assert!(
+                said(list).contains("\nthere may be several: write two brackets"),
+                "{list}"
+            );
+        }
+        for one in ["[[grpc]]\nmark = 1\n", "[[control]]\nmode = \"0600\"\n"] {
+            assert!(
+                said(one).contains("\nthere is one of it: write one bracket"),
+                "{one}"
+            );
+        }
+        let address = said("[[listener]]\naddress = \"localhost:7700\"\n");
+        assert!(address.contains("\nwrite \"ip:port\""), "{address}");
+        let transport = said("[[route]]\nservice = \"a.B\"\ntransport = \"udp\"\n");
+        assert!(
+            transport.contains("expected one of `auto`, `local`, `tcp`"),
+            "{transport}"
         );
     }
 

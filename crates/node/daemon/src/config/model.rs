@@ -347,8 +347,15 @@ impl<'de> Deserialize<'de> for RouteTransport {
         if name == AUTO {
             return Ok(RouteTransport::Auto);
         }
-        let kind = TransportKind::deserialize(serde::de::value::StringDeserializer::<D::Error>::new(name))?;
-        Ok(RouteTransport::Over(kind))
+        let unknown = || {
+            let known = TransportKind::NAMES.join("`, `");
+            serde::de::Error::custom(format!(
+                "unknown variant `{name}`, expected one of `{AUTO}`, `{known}`"
+            ))
+        };
+        TransportKind::parse(&name)
+            .map(RouteTransport::Over)
+            .ok_or_else(unknown)
     }
 }
 

@@ -123,6 +123,7 @@ impl Sources {
         further: FurtherCheck<'_>,
     ) -> Result<Config, ConfigError> {
         let origin = match texts {
+            [] => "the command line".to_owned(),
             [(only, _)] => only.clone(),
             _ => self.describe(),
         };

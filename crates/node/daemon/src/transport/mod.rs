@@ -49,7 +49,7 @@ macro_rules! registry {
         impl TransportKind {
             pub const ALL: &[TransportKind] = &[$(TransportKind::$kind),+];
             /// What configurations call them.
-            const NAMES: &[&str] = &[$($module::DESCRIPTION.name),+];
+            pub(crate) const NAMES: &[&str] = &[$($module::DESCRIPTION.name),+];
 
             pub(crate) fn description(self) -> &'static TransportDescription {
                 match self {
