@@ -310,6 +310,7 @@ async fn example(kind: &str, target: &Target) -> Result<(), Failure> {
         .filter(|engine| engine.kind == kind)
         .max_by_key(|engine| engine.version);
     match newest {
+        Some(engine) if target.json => print(&json_document(engine)?),
         Some(engine) => print(&engine.example),
         None => {
             let mut kinds: Vec<_> = policies.map(|engine| engine.kind.as_str()).collect();

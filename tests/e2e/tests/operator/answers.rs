@@ -339,6 +339,12 @@ fn what_names_nothing_there_is_refused() {
         // Every name that is listed is known.
         for engine in operator.json(&["engine", "list"])["engines"].as_array().unwrap() {
             let kind = engine["kind"].as_str().unwrap();
+            if engine["example"]
+                .as_str()
+                .is_some_and(|example| !example.is_empty())
+            {
+                assert_eq!(operator.json(&["policy", "example", kind]), *engine);
+            }
             let done = operator.run(&["engine", "upgrade", kind]);
             assert!(!done.stderr.contains("there is no engine"), "{kind}: {done:?}");
         }
