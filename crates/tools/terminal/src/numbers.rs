@@ -53,7 +53,9 @@ pub fn rate(per_s: f64) -> String {
     match per_s {
         _ if per_s >= 1e6 => format!("{:.2} M", per_s / 1e6),
         _ if per_s >= 1e4 => format!("{:.1} k", per_s / 1e3),
-        _ if per_s >= 100.0 || per_s == 0.0 => format!("{per_s:.0}"),
+        _ if per_s >= 100.0 => format!("{per_s:.0}"),
+        // The sum of no numbers is less than zero by its sign.
+        0.0 => "0".to_owned(),
         _ => format!("{per_s:.1}"),
     }
 }
@@ -86,8 +88,8 @@ mod tests {
             ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]
         );
         assert_eq!(
-            [rate(0.0), rate(3.24), rate(150.4), rate(12_345.0)],
-            ["0", "3.2", "150", "12.3 k"]
+            [rate(0.0), rate(-0.0), rate(3.24), rate(150.4), rate(12_345.0)],
+            ["0", "0", "3.2", "150", "12.3 k"]
         );
         assert_eq!(
             [percent(0.0), percent(0.0001), percent(0.256)],
