@@ -99,6 +99,7 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>, Failure> {
 /// What stands below the options in a command's help, as sections of a page.
 fn sections(said: &str) -> String {
     let mut text = String::new();
+    let mut section = "";
     for paragraph in said.trim().split("\n\n") {
         let (heading, body) = match paragraph.split_once(':') {
             Some(("Examples", body)) => ("EXAMPLES", body.trim_matches('\n')),
@@ -111,7 +112,13 @@ fn sections(said: &str) -> String {
         // Lines that are set in stand as they are; sentences are filled.
         let is_set_in = body.lines().any(|line| line.starts_with(' '));
         let (begin, end) = if is_set_in { (".nf\n", ".fi\n") } else { ("", "") };
-        text += &format!(".SH \"{heading}\"\n{begin}{}\n{end}", roff(body));
+        text += &if heading == section {
+            ".PP\n".to_owned()
+        } else {
+            format!(".SH \"{heading}\"\n")
+        };
+        section = heading;
+        text += &format!("{begin}{}\n{end}", roff(body));
     }
     text
 }
@@ -192,6 +199,9 @@ mod tests {
                         .SH \"EXIT STATUS\"\n0 done\n";
         assert_eq!(text, expected);
         assert_eq!(sections(""), "");
+        let notes = sections("A plan:\n\n  [[step]]\n\nAnd more.");
+        let expected = ".SH \"NOTES\"\nA plan:\n.PP\n.nf\n  [[step]]\n.fi\n.PP\nAnd more.\n";
+        assert_eq!(notes, expected);
     }
 
     #[test]
