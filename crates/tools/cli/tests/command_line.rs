@@ -270,3 +270,31 @@ fn a_plan_goes_on_though_nobody_reads_what_it_says() {
     let mut again = provost(&directory, &["plan", "run", &path]);
     assert_eq!(again.stderr(unread()).status().unwrap().code(), Some(5));
 }
+
+#[test]
+fn undoing_a_plan_that_was_never_run_says_that_there_is_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("plan.toml");
+    fs::write(&plan, "[[step]]\nrun = { command = [\"true\"] }\n").unwrap();
+    let path = plan.display().to_string();
+    let undo = || output(provost(&directory, &["plan", "undo", &path]));
+    let of_nothing = "there is nothing to undo";
+    let never = undo();
+    assert!(
+        never.status.success() && text(&never.stdout).contains(of_nothing),
+        "{never:?}"
+    );
+    assert!(!directory.path().join("plan.toml.journal").exists());
+    let run = output(provost(&directory, &["plan", "run", &path]));
+    assert!(run.status.success(), "{run:?}");
+    let once = undo();
+    assert!(
+        once.status.success() && !text(&once.stdout).contains(of_nothing),
+        "{once:?}"
+    );
+    let twice = undo();
+    assert!(
+        twice.status.success() && text(&twice.stdout).contains(of_nothing),
+        "{twice:?}"
+    );
+}

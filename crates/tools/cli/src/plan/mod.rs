@@ -130,6 +130,9 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Undo { options } => {
             let mut execution = Execution::open(&options)?;
             execution.of_this_plan()?;
+            if execution.journal.standing.is_empty() && execution.journal.settled {
+                return execution.say_nothing_stands();
+            }
             match execution.revert().await {
                 0 => Ok(()),
                 left => {
@@ -223,6 +226,13 @@ impl Execution {
             steps => format!("all {steps} steps are done"),
         };
         self.say(&done, Look::Good)
+    }
+
+    /// The plan or its journal may be another one than was meant.
+    fn say_nothing_stands(&self) -> Result<(), Failure> {
+        let journal = self.journal_path.display();
+        let text = format!("there is nothing to undo: no step of this plan stands in its journal {journal}");
+        self.say(&text, Look::Normal)
     }
 
     fn of_this_plan(&self) -> Result<(), Failure> {
