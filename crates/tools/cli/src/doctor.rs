@@ -393,7 +393,7 @@ fn judge_status(status: &Status) -> Vec<Finding> {
         Finding::warning(
             "version",
             format!("provostd is {}, this command {own}", status.version),
-            "have the daemon replaced by the program on disk: provost daemon upgrade",
+            "install both of one version; then have the daemon replaced by the program on disk: provost daemon upgrade",
         )
     });
     if status.config_error.is_empty() {
@@ -433,12 +433,16 @@ fn remedy_of(subject: &str) -> &'static str {
 /// Asks each peer of the configuration's routes for a connection.
 async fn peers(toml: &str) -> Vec<Finding> {
     let endpoints = endpoints_of(toml);
+    let left = endpoints.len().saturating_sub(PEERS_MAX);
+    // All at once: those that do not answer take their time together.
+    let asked = endpoints.into_iter().take(PEERS_MAX);
+    let asked =
+        asked.map(|(endpoint, transport)| tokio::spawn(async move { peer(endpoint, &transport).await }));
     let mut findings = Vec::new();
-    for (endpoint, transport) in endpoints.iter().take(PEERS_MAX) {
-        findings.push(peer(endpoint.clone(), transport).await);
+    for answer in asked.collect::<Vec<_>>() {
+        findings.extend(answer.await);
     }
-    if endpoints.len() > PEERS_MAX {
-        let left = endpoints.len() - PEERS_MAX;
+    if left > 0 {
         let found = plural_of(left as u64, "more was not asked", "more were not asked");
         findings.push(Finding::unknown(
             "peers",
@@ -720,6 +724,25 @@ mod tests {
         assert_eq!(count(&findings, Health::Warning), 2, "{findings:?}");
         let unexplained = findings.iter().filter(|finding| finding.remedy.is_empty());
         assert_eq!(unexplained.count(), 0, "{findings:?}");
+    }
+
+    #[tokio::test]
+    async fn peers_are_told_of_in_the_order_of_the_routes() {
+        let taking = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoints = [
+            "unix:/no/such.sock".to_owned(),
+            taking.local_addr().unwrap().to_string(),
+        ];
+        let config =
+            format!("[[route]]\nservice = \"a.A\"\ntransport = \"grpc\"\nendpoints = {endpoints:?}\n");
+        let told = peers(&config).await;
+        let healths: Vec<_> = told.iter().map(|finding| finding.health).collect();
+        assert_eq!(healths, [Health::Wrong, Health::Good], "{told:?}");
+        assert!(
+            told.iter()
+                .zip(&endpoints)
+                .all(|(one, endpoint)| one.found.starts_with(endpoint))
+        );
     }
 
     #[test]
