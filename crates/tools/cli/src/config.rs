@@ -14,7 +14,7 @@ use provostd::config::{ConfigError, Sources};
 
 use crate::policy::print_change;
 use provost_terminal::admin::{Node, Target};
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Canvas, Look, clean};
 
@@ -121,7 +121,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 let warnings = forgotten::warnings(&mut node).await.unwrap_or_default();
                 warnings
                     .iter()
-                    .for_each(|warning| eprintln!("warning: {}", clean(warning)));
+                    .for_each(|warning| complain(&format!("warning: {}", clean(warning))));
             }
             print(&if target.json {
                 json_document(&done)?

@@ -31,6 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use provost_terminal::failure::{Failure, conclude};
+use provost_terminal::output::print;
 use provost_terminal::pages;
 use watch::Listing;
 
@@ -274,9 +275,10 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Config(command) => config::run(command).await,
         Command::Plan(command) => plan::run(command).await,
         Command::Doctor(asked) => doctor::run(&asked).await,
-        Command::Demo(options) => demo::run(&options)
-            .await
-            .map_err(|error| Failure::failed(error.to_string())),
+        Command::Demo(options) => {
+            let report = demo::run(&options).await;
+            print(&report.map_err(|error| Failure::failed(error.to_string()))?)
+        }
         // Dealt with before, as they need no event loop.
         Command::Completions { .. }
         | Command::Man { .. }

@@ -14,7 +14,7 @@ use provost_admin::v1::{
 
 use crate::watch::{Listing, Shown, fact, show};
 use provost_terminal::admin::{Node, Target};
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::numbers;
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
@@ -413,7 +413,7 @@ fn merge(into: &mut toml::Table, from: toml::Table) {
 /// Prints what a change did.
 pub(crate) fn print_change(done: &Change, target: &Target) -> Result<(), Failure> {
     for warning in done.warnings.iter().filter(|_| !target.json) {
-        eprintln!("warning: {}", clean(warning));
+        complain(&format!("warning: {}", clean(warning)));
     }
     print(&if target.json {
         json_document(done)?

@@ -417,6 +417,12 @@ fn what_is_mistyped_is_named_with_what_may_be_meant() {
             );
         }
         assert!(operator.policies().is_empty());
+        // A warning that nobody reads does not end the command in its midst.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut warned = operator.command(&attach(&["null", "--service", "no.Such"]));
+        assert_eq!(warned.stderr(writer).status().unwrap().code(), Some(0));
+        assert_eq!(operator.policies(), ["null"]);
     });
 }
 

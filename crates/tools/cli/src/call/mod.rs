@@ -22,8 +22,9 @@ use tonic::{Code, Request, Status};
 
 use crate::interface::{SchemaFiles, ServiceInterface, ServiceName};
 use provost_terminal::admin::{Node, Target};
-use provost_terminal::failure::{Exit, Failure, is_expired};
+use provost_terminal::failure::{Exit, Failure, complain, is_expired};
 use provost_terminal::output::{json_document, json_line, print};
+use provost_terminal::table::clean;
 
 pub(crate) const EXAMPLES: &str = "\
 Messages are proto3 JSON. What is left out has its default; of a stream, write one value after the other. What comes back is
@@ -232,11 +233,7 @@ impl PrintedCall {
     fn note(&self, what: &str, metadata: &MetadataMap) {
         for (key, value) in metadata_of(metadata).iter().filter(|_| self.verbose) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            eprintln!(
-                "{what} {}: {}",
-                provost_terminal::table::clean(key),
-                provost_terminal::table::clean(&value)
-            );
+            complain(&format!("{what} {}: {}", clean(key), clean(&value)));
         }
     }
 }
@@ -267,7 +264,7 @@ impl CallObserver for PrintedCall {
         }
         self.note("<<", trailers);
         if self.verbose {
-            eprintln!("<< {}", name_of(status.code()));
+            complain(&format!("<< {}", name_of(status.code())));
         }
         Ok(())
     }

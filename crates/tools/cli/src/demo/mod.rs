@@ -162,7 +162,7 @@ pub(crate) enum DemoError {
 }
 
 /// Runs the demonstration.
-pub(crate) async fn run(options: &Options) -> Result<(), DemoError> {
+pub(crate) async fn run(options: &Options) -> Result<String, DemoError> {
     let show = if options.quiet {
         Show::Nothing
     } else {
@@ -182,12 +182,11 @@ pub(crate) async fn run(options: &Options) -> Result<(), DemoError> {
     let stopped = stage.clear().await;
     let report = outcome?;
     stopped?;
-    if options.json {
-        println!("{}", report.to_json()?);
+    Ok(if options.json {
+        report.to_json()? + "\n"
     } else {
-        println!("\n{}", report.to_table());
-    }
-    Ok(())
+        format!("\n{}\n", report.to_table())
+    })
 }
 
 /// Runs one of its programs; what goes wrong is told to the demonstration as well as to the caller.

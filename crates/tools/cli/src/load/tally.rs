@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::call::name_of;
 use crate::watch::{Shown, fact};
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::numbers::{percent, plural, rate, time_us};
 use provost_terminal::output::print;
 use provost_terminal::table::{Canvas, clean};
@@ -126,7 +126,7 @@ impl LoadTally {
                 in_flight,
                 self.failed_this_second
             );
-            eprintln!("{line}");
+            complain(&line);
         }
         self.this_second.reset();
         self.failed_this_second = 0;
