@@ -304,7 +304,7 @@ mod tests {
         let config = config(&asked, &alone());
         assert_eq!(config.node.name, "quoted \"b\"");
         assert_eq!(config.listeners.len(), 1);
-        assert_eq!(config.grpc.listeners[0].app, None);
+        assert_eq!(config.grpc.listeners[0].app.as_deref(), Some("grpc-clients"));
         let routes: Vec<_> = config.routes.iter().map(|route| &*route.service).collect();
         assert_eq!(routes, ["kv.Kv", "*"]);
         let over_tcp = super::tests::config(&["--grpc", "127.0.0.1:0"], &alone());

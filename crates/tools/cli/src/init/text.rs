@@ -7,7 +7,7 @@ use super::found::{GROUP, GrpcPlace};
 use super::{NodePlan, PACKAGE_FILE};
 use provost_terminal::table::clean;
 
-/// The name of the app that gRPC clients over TCP are.
+/// The name of the app that gRPC clients are.
 const GRPC_APP: &str = "grpc-clients";
 /// TLS towards gRPC clients, where the node has a certificate.
 const GRPC_TLS: &str = "# TLS towards them, with the certificate of [tls]; docs/configuration.md has more keys.\n# [grpc.listener.tls]\n";
@@ -133,8 +133,9 @@ fn grpc(plan: &NodePlan) -> String {
                  # address = \"127.0.0.1:50051\"\n# app = \"grpc-clients\"\n"
             .to_owned(),
         Some(GrpcPlace::Socket(path)) => format!(
-            "\n# Where gRPC clients of any language connect. The kernel says whose process a client is.\n\
-             [[grpc.listener]]\nname = \"grpc\"\naddress = {}\nmode = \"0660\"\n",
+            "\n# Where gRPC clients of any language connect. The kernel says whose process a client is. Without `app`, each is an app of\n\
+             # its own, `process PID`, or the [[app]] whose conditions it meets.\n\
+             [[grpc.listener]]\nname = \"grpc\"\naddress = {}\nmode = \"0660\"\napp = \"{GRPC_APP}\"\n",
             quoted(format!("unix:{}", path.display()))
         ),
         Some(GrpcPlace::Port(address)) => format!(
