@@ -368,12 +368,18 @@ impl ConfigArguments {
 
 fn read(path: &PathBuf) -> Result<String, Failure> {
     let mut text = String::new();
+    let limit = CONFIG_BYTES_MAX + 1;
     let read = if path.as_os_str() == "-" {
-        std::io::stdin().take(CONFIG_BYTES_MAX).read_to_string(&mut text)
+        std::io::stdin().take(limit).read_to_string(&mut text)
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(CONFIG_BYTES_MAX).read_to_string(&mut text))
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text))
     };
     match read {
+        Ok(bytes) if bytes as u64 > CONFIG_BYTES_MAX => Err(Failure::usage(format!(
+            "--config {}: more than {} MiB",
+            path.display(),
+            CONFIG_BYTES_MAX >> 20
+        ))),
         Ok(_) => Ok(text),
         Err(error) => Err(Failure::usage(format!("--config {}: {error}", path.display()))),
     }
@@ -669,6 +675,21 @@ mod tests {
         assert_eq!(set("methods=[\"a\", \"b\"]"), "methods = [\"a\", \"b\"]\n");
         assert_eq!(parse_set("burst").unwrap_err().exit, Exit::Usage);
         assert_eq!(parse_set("a b=1").unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn a_configuration_that_is_too_long_is_refused_and_not_cut() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let length = |bytes: u64| {
+            std::fs::write(file.path(), "#\n".repeat(bytes as usize / 2)).unwrap();
+            read(&file.path().to_owned()).map(|text| text.len() as u64)
+        };
+        assert_eq!(length(CONFIG_BYTES_MAX), Ok(CONFIG_BYTES_MAX));
+        let failure = length(CONFIG_BYTES_MAX + 2).unwrap_err();
+        assert!(
+            failure.exit == Exit::Usage && failure.message.ends_with("more than 4 MiB"),
+            "{failure}"
+        );
     }
 
     #[test]
