@@ -13,8 +13,6 @@ use provost_terminal::failure::Failure;
 use provost_terminal::numbers::age;
 use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 
-/// Characters of a line of a reason where no terminal says how many it shows.
-const REASON_WIDTH: usize = 100;
 /// How far the lines of a reason stand in, but for its first.
 const REASON_INDENT: usize = 2;
 
@@ -90,10 +88,6 @@ fn why_failed(route: &Route, endpoint: &Endpoint, canvas: Canvas) -> Option<Stri
     if endpoint.failed_in_a_row == 0 || endpoint.problem.is_empty() {
         return None;
     }
-    let canvas = Canvas {
-        width: canvas.width.or(Some(REASON_WIDTH)),
-        ..canvas
-    };
     // What the node notes of a failure may begin with what was to be reached already.
     let place = format!("{} at {}: ", route.service, endpoint.address);
     let reason = endpoint.problem.strip_prefix(&place);
@@ -230,7 +224,12 @@ mod tests {
             ..Route::default()
         };
         let routes = vec![route, local];
-        let drawn = ListRoutesResponse { routes }.draw(Canvas::plain());
+        let listed = ListRoutesResponse { routes };
+        let terminal = Canvas {
+            width: Some(100),
+            ..Canvas::plain()
+        };
+        let drawn = listed.draw(terminal);
         let lines: Vec<_> = drawn.lines().collect();
         assert_eq!(lines.len(), 8, "{drawn}");
         assert!(lines[1].contains("kv.Kv") && lines[1].contains("b:1") && lines[1].contains("reached"));
@@ -251,8 +250,11 @@ mod tests {
         let routes = vec![route];
         let named = ListRoutesResponse { routes }.draw(Canvas::plain());
         assert_eq!(named.lines().last(), Some("kv.Kv at c:1: Connection refused"));
-        let is_narrow = |line: &&str| line.chars().count() <= REASON_WIDTH;
+        let is_narrow = |line: &&str| line.chars().count() <= 100;
         assert!(lines.iter().all(is_narrow), "{drawn}");
+        // Elsewhere a reason is a line, for programs that search in it.
+        let elsewhere = listed.draw(Canvas::plain());
+        assert_eq!(elsewhere.lines().count(), 6, "{elsewhere}");
     }
 
     #[test]
