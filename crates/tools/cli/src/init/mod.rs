@@ -288,6 +288,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_typed_next_is_as_a_shell_takes_it() {
+        let (plan, _) = planned(&["--app-socket", "/tmp/a b.sock"], &alone());
+        let steps = text::next_steps(&plan, Path::new("it's.toml"), &[]);
+        for line in [
+            "wrote it's.toml; ",
+            "  provostd --config 'it'\\''s.toml' &\n",
+            "  export PROVOST_SOCKET='/tmp/a b.sock'\n",
+        ] {
+            assert!(steps.contains(line), "{line}: {steps}");
+        }
+    }
+
+    #[test]
     fn everything_that_was_asked_for_is_in_the_configuration() {
         let asked = [
             "--name",

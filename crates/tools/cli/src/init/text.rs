@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::found::{GROUP, GrpcPlace};
 use super::{NodePlan, PACKAGE_FILE};
+use crate::plan::place::quoted as shell_word;
 use provost_terminal::table::clean;
 
 /// The name of the app that gRPC clients are.
@@ -169,8 +170,10 @@ kind = \"metrics\"
 
 /// What was written, what to know, and what to do next.
 pub(super) fn next_steps(plan: &NodePlan, output: &Path, warnings: &[String]) -> String {
-    let output = clean(&output.display().to_string());
-    let mut text = format!("wrote {output}; it passes the checks of a start\n\n");
+    let mut text = format!(
+        "wrote {}; it passes the checks of a start\n\n",
+        clean(&output.display().to_string())
+    );
     let mut fact = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<10} {}", clean(&value));
     };
@@ -197,16 +200,22 @@ pub(super) fn next_steps(plan: &NodePlan, output: &Path, warnings: &[String]) ->
         let _ = writeln!(text, "\nwarning: {}", clean(warning));
     }
     text += "\nNext:\n";
-    for step in steps(plan, &output) {
+    for step in steps(plan, output) {
         let _ = writeln!(text, "  {step}");
     }
     text
 }
 
-fn steps(plan: &NodePlan, output: &str) -> Vec<String> {
+/// A path as a shell takes it.
+fn typed(path: &Path) -> String {
+    clean(&shell_word(&path.display().to_string()))
+}
+
+fn steps(plan: &NodePlan, output: &Path) -> Vec<String> {
+    let file = typed(output);
     if plan.is_package {
-        let place = format!("install -m 0644 {output} {PACKAGE_FILE}");
-        let placed = (output != PACKAGE_FILE).then_some(place);
+        let place = format!("install -m 0644 {file} {PACKAGE_FILE}");
+        let placed = (output != Path::new(PACKAGE_FILE)).then_some(place);
         let rest = ["systemctl restart provostd", "provost doctor"].map(str::to_owned);
         return placed.into_iter().chain(rest).collect();
     }
@@ -218,14 +227,10 @@ fn steps(plan: &NodePlan, output: &str) -> Vec<String> {
         } else {
             "0700"
         };
-        steps.push(format!(
-            "mkdir -m {mode} {}",
-            clean(&directory.display().to_string())
-        ));
+        steps.push(format!("mkdir -m {mode} {}", typed(directory)));
     }
-    steps.push(format!("provostd --config {output} &"));
-    let socket = clean(&plan.socket.display().to_string());
-    steps.push(format!("export PROVOST_SOCKET={socket}"));
+    steps.push(format!("provostd --config {file} &"));
+    steps.push(format!("export PROVOST_SOCKET={}", typed(&plan.socket)));
     steps.extend(["provost status", "provost doctor"].map(str::to_owned));
     steps
 }

@@ -8,7 +8,7 @@
 mod check;
 mod file;
 mod journal;
-mod place;
+pub(crate) mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -290,7 +290,7 @@ fn remote(ask: &Ask) -> (Vec<String>, Option<String>) {
 }
 
 /// A word as a POSIX shell reads it back.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
