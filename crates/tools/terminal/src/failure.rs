@@ -8,6 +8,10 @@ use tonic::Code;
 
 use crate::table::clean;
 
+/// What is said of a method that a daemon does not have.
+const OLDER_DAEMON: &str = "the daemon there does not know this request: it is of an earlier version than this command, which \
+                            `provost status` tells; have it replaced by `provost daemon upgrade`";
+
 /// What a status's number is added to.
 const ENDED_BASE: u8 = 64;
 
@@ -95,7 +99,12 @@ impl Failure {
             Exit::TimedOut => ": it may still be done; look, or allow more time with --timeout",
             _ => "",
         };
-        Failure::new(exit, format!("{place}: {}{hint}", status.message()))
+        let said = match status.message() {
+            // A method that is not there is answered without a word.
+            "" if status.code() == Code::Unimplemented => OLDER_DAEMON,
+            said => said,
+        };
+        Failure::new(exit, format!("{place}: {said}{hint}"))
     }
 
     /// The failure before it, with what it was part of.
@@ -179,6 +188,13 @@ mod tests {
         assert_eq!(failure(tonic::Status::aborted("x")).exit.code(), 6);
         assert_eq!(failure(tonic::Status::not_found("x")).exit.code(), 5);
         assert_eq!(failure(tonic::Status::internal("x")).exit.code(), 1);
+        let unknown = failure(tonic::Status::unimplemented(""));
+        assert!(unknown.exit == Exit::Refused && unknown.message.contains("an earlier version"));
+        assert!(
+            !failure(tonic::Status::unimplemented("x"))
+                .message
+                .contains("version")
+        );
         assert_eq!(Exit::Ended(Code::NotFound).code(), 69);
         assert!(
             failure(tonic::Status::deadline_exceeded("x"))

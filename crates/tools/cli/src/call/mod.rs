@@ -140,7 +140,11 @@ impl DynamicCall {
         if status.code() == Code::Ok {
             return Ok(());
         }
-        let message = format!("{}: {}", name_of(status.code()), status.message());
+        let name = name_of(status.code()).to_owned();
+        let message = match status.message() {
+            "" => name,
+            said => name + ": " + said,
+        };
         Err(Failure::new(Exit::Ended(status.code()), message))
     }
 
