@@ -4,7 +4,9 @@ mod kit;
 
 use kit::{CHAT, DOWNLOAD, SECOND_NS, TransportRig, UNARY, UPLOAD, begin};
 use provost_grpc::{GrpcConfig, GrpcStatus};
-use provost_transport_grpc::{CALL_PENDING_BYTES_MAX, GrpcTransportConfig, WAITING_CALLS_MAX};
+use provost_transport_grpc::{
+    CALL_PENDING_BYTES_MAX, GrpcTransportConfig, KEEPALIVE_INTERVAL_NS_MIN, WAITING_CALLS_MAX,
+};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
@@ -351,6 +353,8 @@ fn an_app_whose_queue_is_full_is_waited_for() {
     }
     rig.run();
     assert!(!rig.watches());
+    // The server is not taken for silent meanwhile.
+    rig.advance(3 * KEEPALIVE_INTERVAL_NS_MIN);
     let mut got = 0;
     while got < sent {
         let told = rig.told();
