@@ -1,6 +1,6 @@
 //! From a schema back to a `FileDescriptorSet`, for those who only know protobuf.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type as ProtoType};
@@ -14,8 +14,8 @@ use crate::{Cardinality, Enum, Field, Message, MessageId, Oneof, Pair, Schema, S
 
 impl Schema {
     /// A serialized `google.protobuf.FileDescriptorSet` of which [`Schema::from_descriptor_set`] makes the same schema,
-    /// but for comments and the order of types. It has one file for each package; types stand in their outer messages
-    /// as far as the schema has these.
+    /// but for comments and the order of types. It has one file for each package, which imports those whose types it names;
+    /// types stand in their outer messages as far as the schema has these.
     #[must_use]
     pub fn to_descriptor_set(&self) -> Vec<u8> {
         let scopes = Scopes::of(self);
@@ -42,13 +42,8 @@ impl Schema {
             let proto = scopes.service(service);
             file(&mut files, outer(&service.full_name)).service.push(proto);
         }
-        let names: Vec<String> = files.values().map(|file| file.name().to_owned()).collect();
-        for file in files.values_mut() {
-            file.dependency = names
-                .iter()
-                .filter(|name| **name != file.name())
-                .cloned()
-                .collect();
+        for (package, imported) in scopes.imports() {
+            file(&mut files, package).dependency.push(file_name(imported));
         }
         let file = files.into_values().collect();
         FileDescriptorSet { file }.encode_to_vec()
@@ -60,14 +55,15 @@ fn file<'f, 's>(
     package: &'s str,
 ) -> &'f mut FileDescriptorProto {
     files.entry(package).or_insert_with(|| FileDescriptorProto {
-        name: Some(format!(
-            "{}.proto",
-            if package.is_empty() { "schema" } else { package }
-        )),
+        name: Some(file_name(package)),
         package: (!package.is_empty()).then(|| package.to_owned()),
         syntax: Some("proto3".to_owned()),
         ..FileDescriptorProto::default()
     })
+}
+
+fn file_name(package: &str) -> String {
+    format!("{}.proto", if package.is_empty() { "schema" } else { package })
 }
 
 /// Types by what they stand in: a package or an outer message.
@@ -109,6 +105,42 @@ impl<'s> Scopes<'s> {
 
     fn is_message(&self, scope: &str) -> bool {
         self.names.contains(scope)
+    }
+
+    /// Each package whose types or services name types of another one, and that one.
+    fn imports(&self) -> BTreeSet<(&'s str, &'s str)> {
+        let schema = self.schema;
+        let of_fields = schema.messages.iter().flat_map(|message| {
+            let package = self.package_of(&message.full_name);
+            message.fields().map(move |field| (package, field.ty))
+        });
+        let of_methods = schema.services.iter().flat_map(|service| {
+            let messages = service
+                .methods
+                .iter()
+                .flat_map(|method| [method.input, method.output]);
+            messages.map(|id| (outer(&service.full_name), Type::Message(id)))
+        });
+        let imports = of_fields.chain(of_methods).filter_map(|(package, ty)| {
+            let full_name = match ty {
+                Type::Message(id) => &schema.message(id).full_name,
+                Type::Enum(id) => &schema.enumeration(id).full_name,
+                _ => return None,
+            };
+            Some((package, self.package_of(full_name)))
+        });
+        imports
+            .filter(|(package, imported)| package != imported)
+            .collect()
+    }
+
+    /// What a type stands in with all its outer messages.
+    fn package_of(&self, full_name: &'s str) -> &'s str {
+        let mut scope = outer(full_name);
+        while self.is_message(scope) {
+            scope = outer(scope);
+        }
+        scope
     }
 
     fn messages_in(&self, scope: &str) -> Vec<DescriptorProto> {

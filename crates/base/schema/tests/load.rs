@@ -325,3 +325,72 @@ fn services_that_reach_the_same_types_again_and_again_are_refused() {
         Err(SchemaErrorKind::TooMany { .. })
     ));
 }
+
+/// Each file of the descriptor set that is made of a schema, with the files that it imports.
+fn imports(schema: &Schema) -> Vec<(String, Vec<String>)> {
+    let set = FileDescriptorSet::decode(&*schema.to_descriptor_set()).expect("a descriptor set");
+    let files = set.file.into_iter();
+    files
+        .map(|file| (file.name().to_owned(), file.dependency))
+        .collect()
+}
+
+#[test]
+fn a_file_that_is_made_of_a_package_imports_only_what_it_names() {
+    let named = |name: &str, type_name: &str| FieldDescriptorProto {
+        type_name: Some(type_name.into()),
+        ..field(name, 1, ProtoType::Message)
+    };
+    let in_package = |package: &str, messages| FileDescriptorProto {
+        name: Some(format!("from/{package}.proto")),
+        package: Some(package.into()),
+        ..file(messages)
+    };
+    let mut outer = message("Outer", vec![]);
+    outer
+        .nested_type
+        .push(message("Inner", vec![named("leaf", ".c.Leaf")]));
+    let mut service = in_package("a", vec![]);
+    service.service.push(ServiceDescriptorProto {
+        name: Some("S".into()),
+        method: vec![MethodDescriptorProto {
+            name: Some("Get".into()),
+            input_type: Some(".b.Outer".into()),
+            output_type: Some(".b.Outer.Inner".into()),
+            ..MethodDescriptorProto::default()
+        }],
+        options: None,
+    });
+    let files = vec![
+        service,
+        in_package("b", vec![outer]),
+        in_package("c", vec![message("Leaf", vec![])]),
+    ];
+    let schema = load(files).expect("a schema");
+    let expected = [
+        ("a.proto", vec!["b.proto"]),
+        ("b.proto", vec!["c.proto"]),
+        ("c.proto", vec![]),
+    ];
+    let expected =
+        expected.map(|(name, imports)| (name.to_owned(), imports.into_iter().map(str::to_owned).collect()));
+    assert_eq!(imports(&schema), expected);
+
+    // As many packages as there are types: each could import all.
+    let chain = |at: usize| {
+        let fields = if at == 0 {
+            vec![]
+        } else {
+            vec![named("next", &format!(".p{}.M", at - 1))]
+        };
+        in_package(&format!("p{at}"), vec![message("M", fields)])
+    };
+    let schema = load((0..1000).map(chain).collect()).expect("a schema");
+    assert_eq!(
+        imports(&schema)
+            .iter()
+            .map(|(_, imports)| imports.len())
+            .sum::<usize>(),
+        999
+    );
+}
