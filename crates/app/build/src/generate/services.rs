@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use prost::Message as _;
-use prost_types::FileDescriptorSet;
+use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use provost_schema::{MessageId, Method, Service};
 
 use super::code::{ALLOW, Code};
@@ -176,11 +176,12 @@ impl Generator<'_> {
 }
 
 /// A file without comments and custom options, and what it would import for the latter.
-fn bare(file: &prost_types::FileDescriptorProto) -> prost_types::FileDescriptorProto {
+fn bare(file: &FileDescriptorProto) -> FileDescriptorProto {
     let mut bare = file.clone();
     bare.source_code_info = None;
     bare.options = None;
     bare.extension.clear();
+    bare.message_type.iter_mut().for_each(clear_extensions);
     let (dependencies, mut moved) = (&file.dependency, Vec::new());
     for name in dependencies.iter().filter(|name| *name != DESCRIPTOR_PROTO) {
         moved.push(name.clone());
@@ -196,6 +197,11 @@ fn bare(file: &prost_types::FileDescriptorProto) -> prost_types::FileDescriptorP
     bare.weak_dependency = file.weak_dependency.iter().filter_map(renumber).collect();
     bare.dependency = moved;
     bare
+}
+
+fn clear_extensions(message: &mut DescriptorProto) {
+    message.extension.clear();
+    message.nested_type.iter_mut().for_each(clear_extensions);
 }
 
 /// Bytes as a literal of several lines.
