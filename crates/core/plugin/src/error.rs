@@ -22,7 +22,7 @@ pub enum LoadError {
     },
     /// The dynamic linker refused it.
     #[error("{}: {reason}", path.display())]
-    ConnectionSignals {
+    Link {
         path: PathBuf,
         /// What the linker said.
         reason: String,

@@ -25,7 +25,7 @@ use provost_engine::PolicyKind;
 use file::{Digest, LibraryContent};
 use kind::LoadedKind;
 
-/// What became of each library that was tried, by its content: none is ever loaded twice or unloaded.
+/// What became of each library that was linked, by its content: none is ever loaded twice or unloaded.
 static LIBRARIES: LazyLock<Mutex<HashMap<Digest, Result<&'static LoadedKind, LoadError>>>> =
     LazyLock::new(Mutex::default);
 
@@ -46,7 +46,7 @@ pub fn load(path: &Path) -> Result<Arc<dyn PolicyKind>, LoadError> {
         return known.clone().map(arc);
     }
     if libraries.len() >= LIBRARIES_MAX {
-        return Err(LoadError::ConnectionSignals {
+        return Err(LoadError::Link {
             path: path.to_owned(),
             reason: format!(
                 "{LIBRARIES_MAX} libraries have been loaded, none can be unloaded: restart the service"
@@ -56,7 +56,10 @@ pub fn load(path: &Path) -> Result<Arc<dyn PolicyKind>, LoadError> {
     let loaded = library::open(path, &content).and_then(|raw| LoadedKind::of(path, raw));
     // A library stays, and so does its kind.
     let loaded = loaded.map(|kind| &*Box::leak(Box::new(kind)));
-    libraries.insert(digest, loaded.clone());
+    // Of one that was not linked nothing is there: what it needs may be installed until it is tried again.
+    if !matches!(loaded, Err(LoadError::Link { .. })) {
+        libraries.insert(digest, loaded.clone());
+    }
     loaded.map(arc)
 }
 

@@ -15,7 +15,7 @@ use crate::file::LibraryContent;
 
 /// Opens a library by a copy of its content that nobody can change, and checks its description. It stays open.
 pub(crate) fn open(path: &Path, content: &LibraryContent) -> Result<&'static EngineDescription, LoadError> {
-    let link = |reason: String| LoadError::ConnectionSignals {
+    let link = |reason: String| LoadError::Link {
         path: path.to_owned(),
         reason,
     };

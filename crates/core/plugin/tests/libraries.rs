@@ -3,7 +3,7 @@
 
 mod build;
 
-use build::{Built, c_engine, example, example_with};
+use build::{Built, c_engine, c_engine_with, example, example_with};
 use provost_engine::rig::{Rig, Service, end_of, environment, metadata_of, metrics, policy, with_metadata};
 use provost_engine::{
     AppIdentity, AttestedApp, Code, DatapathContext, Parts, PeerIdentity, Policy, PolicyKind, RestoreError,
@@ -403,16 +403,29 @@ fn what_is_no_engine_is_refused() {
     let library = c_engine("crates/core/plugin/tests/no_engine.c", &[]);
     assert!(matches!(load(&library.path()), Err(LoadError::NoSymbol { .. })));
     std::fs::write(library.path(), "no library").unwrap();
-    assert!(matches!(
-        load(&library.path()),
-        Err(LoadError::ConnectionSignals { .. })
-    ));
+    assert!(matches!(load(&library.path()), Err(LoadError::Link { .. })));
     assert!(matches!(
         load(&library.path().join("none")),
         Err(LoadError::Open { .. })
     ));
     let folder = library.path().parent().unwrap().to_owned();
     assert!(matches!(load(&folder), Err(LoadError::Open { .. })));
+}
+
+#[test]
+fn a_library_that_lacked_another_one_is_loaded_once_that_is_there() {
+    let needed = c_engine("crates/core/plugin/tests/no_engine.c", &[]);
+    let needed = needed.path();
+    let library = c_engine_with(
+        "sdk/examples/c/size_limit.c",
+        &["-Wl,--no-as-needed", needed.to_str().unwrap()],
+    );
+    let aside = needed.with_extension("aside");
+    std::fs::rename(&needed, &aside).unwrap();
+    let refused = load(&library.path()).err().unwrap();
+    assert!(matches!(refused, LoadError::Link { .. }), "{refused}");
+    std::fs::rename(&aside, &needed).unwrap();
+    assert_eq!(load(&library.path()).unwrap().name(), "size-limit");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Builds the libraries that the tests load.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,14 +75,23 @@ pub(crate) fn example_with(package: &str, features: &str, arguments: &[&str]) ->
 
 /// Builds an engine in C from a file of these tests or of the examples, with definitions.
 pub(crate) fn c_engine(source: &str, definitions: &[&str]) -> Built {
+    let definitions: Vec<_> = definitions
+        .iter()
+        .map(|definition| format!("-D{definition}"))
+        .collect();
+    c_engine_with(source, &definitions)
+}
+
+/// The same with arguments for the compiler.
+pub(crate) fn c_engine_with(source: &str, arguments: &[impl AsRef<OsStr>]) -> Built {
     let library = Built::new("engine.so");
     let built = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
         .args(["-I", "crates/core/engine/include", "-I", "sdk/examples/c"])
-        .args(definitions.iter().map(|definition| format!("-D{definition}")))
         .arg("-o")
         .arg(library.path())
         .arg(source)
+        .args(arguments)
         .current_dir(root())
         .output()
         .expect("a C compiler, `cc`");
