@@ -134,7 +134,7 @@ pub struct PeerIdentity {
     pub identity: Arc<str>,
     /// Its address; empty on the same node.
     pub address: Arc<str>,
-    /// What carries the connection: `tcp`, `local`.
+    /// What carries the connection, as configurations call it, such as `tcp` or `local`.
     pub transport: &'static str,
     /// On the same node: the app at the other end.
     pub app: Option<Arc<AppIdentity>>,

@@ -1,9 +1,10 @@
 //! What a service has lent to this library, as the rest of the crate knows it.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{copy_nonoverlapping, null_mut};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use provost_marshal::{Tables, View};
 use provost_schema::Schema;
@@ -254,12 +255,22 @@ impl<'a> Lent<'a> {
     }
 }
 
+/// Names of transports that are kept, at most.
+const TRANSPORTS_MAX: usize = 64;
+
+/// The name of a transport, kept for ever: a service has few of them.
 fn transport(name: &str) -> &'static str {
-    match name {
-        "tcp" => "tcp",
-        "local" => "local",
-        _ => "other",
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name) {
+        return known;
     }
+    if names.len() >= TRANSPORTS_MAX {
+        return "other";
+    }
+    let name = String::leak(name.to_owned());
+    names.insert(name);
+    name
 }
 
 /// A datapath context in the form of this version: what an older service does not tell is null.
@@ -371,6 +382,7 @@ mod tests {
             uid: 1001,
             workload: "spiffe://example.org/till".into(),
         }));
+        context.peer.transport = "carrier pigeon";
         Arc::make_mut(&mut context.app).workload = "spiffe://example.org/shop".into();
         context
     }

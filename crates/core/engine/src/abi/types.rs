@@ -209,7 +209,7 @@ pub struct DatapathContext {
     pub peer_identity: Bytes,
     /// The peer's address; empty on the same node.
     pub peer_address: Bytes,
-    /// What carries the connection: `tcp`, `local`.
+    /// What carries the connection, as configurations call it, such as `tcp` or `local`.
     pub transport: Bytes,
     /// A serialized `google.protobuf.FileDescriptorSet` of the service and the types that it reaches.
     pub descriptor_set: Bytes,
