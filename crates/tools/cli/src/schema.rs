@@ -112,6 +112,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Compile { files, output } => {
             let descriptor_set = read(&files.files, &files.includes)?;
+            with_services(&descriptor_set)?;
             std::fs::write(&output, descriptor_set)
                 .map_err(|error| Failure::usage(format!("{}: {error}", output.display())))
         }
@@ -152,11 +153,7 @@ async fn check(files: &Files, against: &[PathBuf], target: &Target) -> Result<()
 
 /// The same verdicts as a node's, of two files.
 fn compare(new: &[u8], old: &[u8]) -> Result<CheckSchemaResponse, Failure> {
-    let load = |bytes| {
-        provost_schema::Schema::from_descriptor_set(bytes)
-            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))
-    };
-    let (new, old) = (load(new)?, load(old)?);
+    let (new, old) = (with_services(new)?, load(old)?);
     let verdict = |service: &provost_schema::Service| {
         let name = &service.full_name;
         let known = old.service_hash(name);
@@ -177,15 +174,25 @@ fn compare(new: &[u8], old: &[u8]) -> Result<CheckSchemaResponse, Failure> {
             problem,
         }
     };
-    let verdicts: Vec<_> = new.services.iter().map(verdict).collect();
-    if verdicts.is_empty() {
-        Err(Failure::new(
-            Exit::Refused,
-            "the schema has no service: name the file that declares it",
-        ))
-    } else {
-        Ok(CheckSchemaResponse { verdicts })
+    Ok(CheckSchemaResponse {
+        verdicts: new.services.iter().map(verdict).collect(),
+    })
+}
+
+/// The schema that a node makes of a descriptor set.
+fn load(descriptor_set: &[u8]) -> Result<provost_schema::Schema, Failure> {
+    provost_schema::Schema::from_descriptor_set(descriptor_set)
+        .map_err(|error| Failure::new(Exit::Refused, error.to_string()))
+}
+
+/// The same of one that a node takes for what it declares.
+fn with_services(descriptor_set: &[u8]) -> Result<provost_schema::Schema, Failure> {
+    let schema = load(descriptor_set)?;
+    if schema.services.is_empty() {
+        let message = "the schema has no service: name the file that declares it";
+        return Err(Failure::new(Exit::Refused, message));
     }
+    Ok(schema)
 }
 
 /// A descriptor set of some files.
@@ -363,6 +370,32 @@ mod tests {
         ] {
             assert!(drawn.contains(said), "{said}: {drawn}");
         }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_compiled_that_a_node_would_refuse() {
+        let directory = tempfile::tempdir().unwrap();
+        let compiled = async |proto: &str| {
+            let path = directory.path().join("t.proto");
+            std::fs::write(&path, proto).unwrap();
+            let files = Files {
+                files: vec![path],
+                includes: Vec::new(),
+            };
+            let output = directory.path().join("t.pb");
+            run(Command::Compile { files, output })
+                .await
+                .map_err(|failure| failure.message)
+        };
+        let refused = compiled(&proto("").replace("proto3", "proto2"))
+            .await
+            .unwrap_err();
+        assert!(refused.contains("only proto3"), "{refused}");
+        let refused = compiled("syntax = \"proto3\"; message M {}").await.unwrap_err();
+        assert!(refused.contains("no service"), "{refused}");
+        assert!(!directory.path().join("t.pb").exists());
+        compiled(&proto("")).await.unwrap();
+        assert!(directory.path().join("t.pb").exists());
     }
 
     #[test]
