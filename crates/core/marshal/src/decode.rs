@@ -15,7 +15,7 @@ use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 use crate::native::{self, UNIT, ordered_key};
 use crate::protobuf::{WireType, native_bits};
 use crate::records::{ProtobufRecord, RecordContent, Records, varint_at};
-use crate::tables::{FieldForm, REFERENCE_BYTES, StructIndex, TableField, WORD_BYTES, scalar_bytes};
+use crate::tables::{FieldForm, REFERENCE_BYTES, Struct, StructIndex, TableField, WORD_BYTES, scalar_bytes};
 use crate::{DecodeError, Tables};
 
 /// Runs of records that the decoder keeps track of at one time.
@@ -499,6 +499,14 @@ impl<'a> Decoder<'a> {
         }
         self.scratch.sort_pairs(self.input, key, first);
         let count = (self.scratch.pairs.len() - first) as u32;
+        // A value that is missing is a message of defaults, on a level of its own as those that are there.
+        if depth >= NESTING_MAX
+            && let Some(pair) = self.scratch.pairs.get(first)
+            && self.has_message_values(of)
+        {
+            let at = pair.content.start;
+            return Err(DecodeError::Nesting { at });
+        }
         let mut element = self.allocate_list(at, count, of.size)?;
         for place in first..first + count as usize {
             self.fill(
@@ -511,6 +519,11 @@ impl<'a> Decoder<'a> {
         }
         self.scratch.pairs.truncate(first);
         Ok(())
+    }
+
+    fn has_message_values(&self, pair: Struct) -> bool {
+        let value = self.tables.field_numbered(pair, 2);
+        value.is_some_and(|value| matches!(self.tables.field(value).ty, Type::Message(_)))
     }
 
     fn records(&self, run: RecordRun) -> Records<'a> {

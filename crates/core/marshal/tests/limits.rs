@@ -93,6 +93,21 @@ fn nesting_is_bounded_in_every_direction() {
 }
 
 #[test]
+fn the_value_that_a_pair_lacks_counts_as_a_level() {
+    let source = "syntax = \"proto3\"; message M { M next = 2; map<int32, M> by_number = 3; }";
+    let subject = Subject::from_source(source);
+    // A pair without key and value, so many levels below the first message.
+    let lacking = |depth| (0..depth).fold(delimited(3, &[]), |inner, _| delimited(2, &inner));
+    let deepest = decode(&subject, "M", &lacking(NESTING_MAX - 1)).unwrap();
+    assert_eq!(subject.tables.validate(subject.id("M"), &deepest), Ok(()));
+    let too_deep = decode(&subject, "M", &lacking(NESTING_MAX));
+    assert!(
+        matches!(too_deep, Err(DecodeError::Nesting { .. })),
+        "{too_deep:?}"
+    );
+}
+
+#[test]
 fn a_message_nested_too_deep_is_refused_wherever_it_is_met() {
     let subject = subject();
     let id = subject.id("vectors.Node");
