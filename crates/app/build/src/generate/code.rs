@@ -122,3 +122,16 @@ fn not_indented_code(line: &str) -> String {
     let indent = (line.len() - text.len()).min(3);
     format!("{}{text}", " ".repeat(indent))
 }
+
+/// A number as a literal that strict lints take: long ones have separators.
+pub(super) fn separated(number: i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut literal = String::from(if number < 0 { "-" } else { "" });
+    for (at, digit) in digits.char_indices() {
+        if digits.len() > 5 && at > 0 && (digits.len() - at).is_multiple_of(3) {
+            literal.push('_');
+        }
+        literal.push(digit);
+    }
+    literal
+}

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use provost_schema::{Enum, EnumValue};
 
-use super::code::{ALLOW, Code};
+use super::code::{ALLOW, Code, separated};
 use super::scope::Scope;
 use super::{Generator, qualified, type_ident};
 use crate::error::Error;
@@ -58,7 +58,7 @@ impl Generator<'_> {
         let values: Vec<String> = item
             .values
             .iter()
-            .map(|value| format!("(\"{}\", {})", value.name, value.number))
+            .map(|value| format!("(\"{}\", {})", value.name, separated(value.number.into())))
             .collect();
         code.line("");
         code.line(format_args!(

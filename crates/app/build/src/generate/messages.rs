@@ -3,7 +3,7 @@
 use prost_types::DescriptorProto;
 use provost_schema::{Cardinality, Field, Message, Slot, Type};
 
-use super::code::{ALLOW, Code};
+use super::code::{ALLOW, Code, separated};
 use super::scope::Scope;
 use super::{Context, Generator, qualified, type_ident};
 use crate::error::Error;
@@ -205,7 +205,7 @@ impl Generator<'_> {
         let json_name = self.json_name(context.full_name, field);
         format!(
             "{} \"{}\" {json_name:?} [{kind}] [{shape}] {place};",
-            separated(field.number),
+            separated(field.number.into()),
             field.name
         )
     }
@@ -291,13 +291,4 @@ fn assert_layout(code: &mut Code, message: &Message, ident: &str, members: &[Mem
         ));
     }
     code.leave("};");
-}
-
-/// A number as a literal that strict lints take: long ones have separators.
-fn separated(number: u32) -> String {
-    match (number / 1_000_000, number / 1_000 % 1_000, number % 1_000) {
-        (0, 0..100, _) => number.to_string(),
-        (0, thousands, rest) => format!("{thousands}_{rest:03}"),
-        (millions, thousands, rest) => format!("{millions}_{thousands:03}_{rest:03}"),
-    }
 }

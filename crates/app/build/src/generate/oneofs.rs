@@ -2,7 +2,7 @@
 
 use provost_schema::{Field, Oneof};
 
-use super::code::{ALLOW, Code};
+use super::code::{ALLOW, Code, separated};
 use super::scope::Scope;
 use super::{Context, Generator, qualified};
 use crate::error::Error;
@@ -59,7 +59,7 @@ impl Generator<'_> {
         });
         let members: Vec<String> = variants
             .iter()
-            .map(|(variant, _, member)| format!("{variant} = {}", member.number))
+            .map(|(variant, _, member)| format!("{variant} = {}", separated(member.number.into())))
             .collect();
         code.line("");
         code.line(format_args!(

@@ -24,23 +24,111 @@ pub struct Odd {
     pub quoted: ::provost::shared::String,
     /// A direction that turns.
     pub turned: ::provost::shared::String,
+    /// Oneof `far`.
+    pub far: odd::Far,
     /// A line thatis overwritten.
     pub returned: ::provost::shared::String,
 }
 
-::provost::__message! { Odd, "golden.names.Odd", [quoted, turned, returned], {
+::provost::__message! { Odd, "golden.names.Odd", [quoted, turned, far, returned], {
     1 "quoted" "a\"b\\c" [String] [Implicit] field quoted;
     2 "turned" "turned" [String] [Implicit] field turned;
+    100_000 "away" "away" [Bool] [Member "far"] member far;
     536_870_911 "returned" "returned" [String] [Implicit] field returned;
 } }
 
 const _: () = {
-    assert!(::core::mem::size_of::<Odd>() == 24);
+    assert!(::core::mem::size_of::<Odd>() == 32);
     assert!(::core::mem::align_of::<Odd>() == 4);
     assert!(::core::mem::offset_of!(Odd, quoted) == 0);
     assert!(::core::mem::offset_of!(Odd, turned) == 8);
-    assert!(::core::mem::offset_of!(Odd, returned) == 16);
+    assert!(::core::mem::offset_of!(Odd, far) == 16);
+    assert!(::core::mem::offset_of!(Odd, returned) == 24);
 };
+
+/// What is nested in [`Odd`].
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod odd {
+    /// Oneof `far` of `golden.names.Odd`.
+    #[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+    #[repr(C, u32)]
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub enum Far {
+        /// No member is set.
+        #[default]
+        NotSet = 0,
+        /// Field `away`, number 100000.
+        Away(bool) = 100000,
+    }
+
+    ::provost::__oneof! { Far, [Away = 100_000] }
+
+    const _: () = {
+        assert!(::core::mem::size_of::<Far>() == 8);
+        assert!(::core::mem::align_of::<Far>() == 4);
+    };
+}
+
+/// Enum `golden.names.Distance`.
+///
+/// Any number is a value; those with a name are constants.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct Distance(pub i32);
+
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+impl Distance {
+    /// `DISTANCE_UNSPECIFIED` = 0.
+    pub const UNSPECIFIED: Self = Self(0);
+    /// `DISTANCE_NEAR` = 99999.
+    pub const NEAR: Self = Self(99999);
+    /// `DISTANCE_BEHIND` = -2147483648.
+    pub const BEHIND: Self = Self(-2147483648);
+
+    /// The name in the schema, if the number has one.
+    pub const fn as_str_name(self) -> ::core::option::Option<&'static str> {
+        match self.0 {
+            0 => ::core::option::Option::Some("DISTANCE_UNSPECIFIED"),
+            99999 => ::core::option::Option::Some("DISTANCE_NEAR"),
+            -2147483648 => ::core::option::Option::Some("DISTANCE_BEHIND"),
+            _ => ::core::option::Option::None,
+        }
+    }
+
+    /// The value of this name in the schema.
+    pub fn from_str_name(name: &str) -> ::core::option::Option<Self> {
+        match name {
+            "DISTANCE_UNSPECIFIED" => ::core::option::Option::Some(Self(0)),
+            "DISTANCE_NEAR" => ::core::option::Option::Some(Self(99999)),
+            "DISTANCE_BEHIND" => ::core::option::Option::Some(Self(-2147483648)),
+            _ => ::core::option::Option::None,
+        }
+    }
+}
+
+impl ::core::fmt::Debug for Distance {
+    fn fmt(&self, formatter: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        match self.as_str_name() {
+            ::core::option::Option::Some(name) => formatter.write_str(name),
+            ::core::option::Option::None => ::core::fmt::Display::fmt(&self.0, formatter),
+        }
+    }
+}
+
+impl ::core::convert::From<i32> for Distance {
+    fn from(number: i32) -> Self {
+        Self(number)
+    }
+}
+
+impl ::core::convert::From<Distance> for i32 {
+    fn from(value: Distance) -> i32 {
+        value.0
+    }
+}
+
+::provost::__enumeration! { Distance, "golden.names.Distance", [("DISTANCE_UNSPECIFIED", 0), ("DISTANCE_NEAR", 99999), ("DISTANCE_BEHIND", -2_147_483_648)] }
 
 /// What describes the service `golden.names.Nothing`.
 #[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -55,12 +143,15 @@ pub mod nothing_service {
     /// The service's schema: a serialized `google.protobuf.FileDescriptorSet`.
     #[rustfmt::skip]
     pub const DESCRIPTOR_SET: &[u8] = b"\
-\x0a\x9b\x02\x0a\x0bnames.proto\x12\x0cgolden.names\x22T\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
+\x0a\x93\x03\x0a\x0bnames.proto\x12\x0cgolden.names\x22s\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
 \x01 \x01(\x09R\x05a\x22b\x5cc\x12\x16\x0a\x06turned\x18\x02 \x01(\x09R\x06turned\x12\x1e\x0a\x08returned\
-\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned2\x09\x0a\x07Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.go\
-lden.names.Odd\x1a\x11.golden.names.Odd\x12.\x0a\x04List\x12\x11.gold\
-en.names.Odd\x1a\x11.golden.names.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\
-\x12\x11.golden.names.Odd\x1a\x11.golden.names.Oddb\x06proto3";
+\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned\x12\x16\x0a\x04away\x18\xa0\x8d\x06 \x01(\x08H\x00R\x04awayB\x05\x0a\x03\
+far*W\x0a\x08Distance\x12\x18\x0a\x14DISTANCE_UNSPECIFIED\x10\x00\x12\x13\x0a\x0dDIS\
+TANCE_NEAR\x10\x9f\x8d\x06\x12\x1c\x0a\x0fDISTANCE_BEHIND\x10\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x012\x09\x0a\x07\
+Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.golden.\
+names.Odd\x12.\x0a\x04List\x12\x11.golden.names.Odd\x1a\x11.golden.na\
+mes.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.go\
+lden.names.Oddb\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
     ];
@@ -204,18 +295,21 @@ pub mod t_service {
     pub const SERVICE_NAME: &str = "golden.names.T";
     /// Content hash of the service's schema.
     pub const SCHEMA_HASH: [u8; 32] = [
-        0x4c, 0x4c, 0x02, 0xf3, 0x62, 0x7f, 0x6a, 0x07, 0x47, 0xa6, 0x40, 0x8d, 0xfd, 0xa9, 0xe1, 0x57,
-        0x69, 0x54, 0x03, 0x6e, 0x16, 0x7d, 0x73, 0xe6, 0x6c, 0x6c, 0xf6, 0x40, 0x5b, 0xc3, 0x89, 0xdd,
+        0x7a, 0x69, 0x49, 0xc0, 0x59, 0x55, 0x5b, 0x8e, 0x77, 0x5e, 0x93, 0xaf, 0x00, 0xbc, 0x56, 0x39,
+        0xad, 0x6a, 0x92, 0x8e, 0x8c, 0xba, 0x9e, 0x02, 0x4c, 0xe1, 0xd1, 0x03, 0x57, 0xc6, 0x52, 0xeb,
     ];
     /// The service's schema: a serialized `google.protobuf.FileDescriptorSet`.
     #[rustfmt::skip]
     pub const DESCRIPTOR_SET: &[u8] = b"\
-\x0a\x9b\x02\x0a\x0bnames.proto\x12\x0cgolden.names\x22T\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
+\x0a\x93\x03\x0a\x0bnames.proto\x12\x0cgolden.names\x22s\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
 \x01 \x01(\x09R\x05a\x22b\x5cc\x12\x16\x0a\x06turned\x18\x02 \x01(\x09R\x06turned\x12\x1e\x0a\x08returned\
-\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned2\x09\x0a\x07Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.go\
-lden.names.Odd\x1a\x11.golden.names.Odd\x12.\x0a\x04List\x12\x11.gold\
-en.names.Odd\x1a\x11.golden.names.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\
-\x12\x11.golden.names.Odd\x1a\x11.golden.names.Oddb\x06proto3";
+\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned\x12\x16\x0a\x04away\x18\xa0\x8d\x06 \x01(\x08H\x00R\x04awayB\x05\x0a\x03\
+far*W\x0a\x08Distance\x12\x18\x0a\x14DISTANCE_UNSPECIFIED\x10\x00\x12\x13\x0a\x0dDIS\
+TANCE_NEAR\x10\x9f\x8d\x06\x12\x1c\x0a\x0fDISTANCE_BEHIND\x10\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x012\x09\x0a\x07\
+Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.golden.\
+names.Odd\x12.\x0a\x04List\x12\x11.golden.names.Odd\x1a\x11.golden.na\
+mes.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.go\
+lden.names.Oddb\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
         ::provost::__method!("Get", Unary, super::Odd, super::Odd),
@@ -418,18 +512,21 @@ pub mod self_service {
     pub const SERVICE_NAME: &str = "golden.names.Self";
     /// Content hash of the service's schema.
     pub const SCHEMA_HASH: [u8; 32] = [
-        0x62, 0x68, 0x3c, 0xed, 0xc1, 0xc2, 0x7e, 0xc6, 0x20, 0xdd, 0x62, 0x82, 0x9e, 0x44, 0x56, 0x0b,
-        0xe2, 0x2f, 0x4e, 0x6a, 0xa2, 0x45, 0x71, 0xd8, 0x95, 0x8b, 0x48, 0xb5, 0x3e, 0xdb, 0x49, 0x46,
+        0x38, 0x68, 0xfe, 0x7d, 0xa2, 0x15, 0x71, 0x81, 0x53, 0x9b, 0x19, 0x64, 0x82, 0x01, 0x88, 0x90,
+        0xd3, 0xcd, 0x84, 0xe2, 0xfe, 0x9e, 0x87, 0x01, 0xc6, 0xba, 0x36, 0x53, 0x67, 0x1d, 0xa7, 0x30,
     ];
     /// The service's schema: a serialized `google.protobuf.FileDescriptorSet`.
     #[rustfmt::skip]
     pub const DESCRIPTOR_SET: &[u8] = b"\
-\x0a\x9b\x02\x0a\x0bnames.proto\x12\x0cgolden.names\x22T\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
+\x0a\x93\x03\x0a\x0bnames.proto\x12\x0cgolden.names\x22s\x0a\x03Odd\x12\x15\x0a\x06quoted\x18\
 \x01 \x01(\x09R\x05a\x22b\x5cc\x12\x16\x0a\x06turned\x18\x02 \x01(\x09R\x06turned\x12\x1e\x0a\x08returned\
-\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned2\x09\x0a\x07Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.go\
-lden.names.Odd\x1a\x11.golden.names.Odd\x12.\x0a\x04List\x12\x11.gold\
-en.names.Odd\x1a\x11.golden.names.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\
-\x12\x11.golden.names.Odd\x1a\x11.golden.names.Oddb\x06proto3";
+\x18\xff\xff\xff\xff\x01 \x01(\x09R\x08returned\x12\x16\x0a\x04away\x18\xa0\x8d\x06 \x01(\x08H\x00R\x04awayB\x05\x0a\x03\
+far*W\x0a\x08Distance\x12\x18\x0a\x14DISTANCE_UNSPECIFIED\x10\x00\x12\x13\x0a\x0dDIS\
+TANCE_NEAR\x10\x9f\x8d\x06\x12\x1c\x0a\x0fDISTANCE_BEHIND\x10\x80\x80\x80\x80\xf8\xff\xff\xff\xff\x012\x09\x0a\x07\
+Nothing2`\x0a\x01T\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.golden.\
+names.Odd\x12.\x0a\x04List\x12\x11.golden.names.Odd\x1a\x11.golden.na\
+mes.Odd0\x0123\x0a\x04Self\x12+\x0a\x03Get\x12\x11.golden.names.Odd\x1a\x11.go\
+lden.names.Oddb\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
         ::provost::__method!("Get", Unary, super::Odd, super::Odd),
