@@ -29,6 +29,8 @@ use crate::{
 
 /// Largest message of a test, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 64 << 20;
+/// What the file of a test is called.
+const SOURCE: &str = "test.proto";
 
 /// What a node lends a policy in a test.
 #[must_use]
@@ -58,21 +60,25 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service from the text of a `.proto` file that has one.
+    /// A service from the text of a `.proto` file that has one. It may import Google's well-known types.
     ///
     /// # Panics
     /// If it does not compile: the test is wrong.
     #[must_use]
     pub fn from_source(proto: &str) -> Service {
-        struct OneDatapath(protox::file::File);
-        impl protox::file::FileResolver for OneDatapath {
-            fn open_file(&self, _name: &str) -> Result<protox::file::File, protox::Error> {
-                Ok(self.0.clone())
+        struct OneSource(protox::file::File);
+        impl protox::file::FileResolver for OneSource {
+            fn open_file(&self, name: &str) -> Result<protox::file::File, protox::Error> {
+                match name {
+                    SOURCE => Ok(self.0.clone()),
+                    imported => protox::file::GoogleFileResolver::new().open_file(imported),
+                }
             }
         }
-        let file = protox::file::File::from_source("test.proto", proto).expect("the source parses");
-        let mut compiler = protox::Compiler::with_file_resolver(OneDatapath(file));
-        compiler.open_file("test.proto").expect("the source compiles");
+        let file = protox::file::File::from_source(SOURCE, proto).expect("the source parses");
+        let mut compiler = protox::Compiler::with_file_resolver(OneSource(file));
+        compiler.include_imports(true);
+        compiler.open_file(SOURCE).expect("the source compiles");
         let bytes = compiler.encode_file_descriptor_set();
         let schema = Schema::from_descriptor_set(&bytes).expect("the schema is one that the project takes");
         Service {
@@ -545,4 +551,20 @@ impl ReceiveHeap for NoHeap {
     }
 
     fn free(&mut self, _block: ReceivedBlock) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_may_import_what_everybody_imports() {
+        let service = Service::from_source(
+            "syntax = \"proto3\"; package t; import \"google/protobuf/timestamp.proto\";
+             message M { google.protobuf.Timestamp at = 1; } service S { rpc Get(M) returns (M); }",
+        );
+        let context = service.datapath_context(Side::Client);
+        let input = context.methods[0].input;
+        assert!(context.tables.field_path(input, "at.seconds").is_ok());
+    }
 }
