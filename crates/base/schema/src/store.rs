@@ -1,6 +1,6 @@
 //! From a schema back to a `FileDescriptorSet`, for those who only know protobuf.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type as ProtoType};
@@ -20,23 +20,11 @@ impl Schema {
     pub fn to_descriptor_set(&self) -> Vec<u8> {
         let scopes = Scopes::of(self);
         let mut files: BTreeMap<&str, FileDescriptorProto> = BTreeMap::new();
-        for scope in scopes
-            .messages
-            .keys()
-            .copied()
-            .filter(|scope| !scopes.is_message(scope))
-        {
-            file(&mut files, scope)
-                .message_type
-                .extend(scopes.messages_in(scope));
-        }
-        for scope in scopes
-            .enums
-            .keys()
-            .copied()
-            .filter(|scope| !scopes.is_message(scope))
-        {
-            file(&mut files, scope).enum_type.extend(scopes.enums_in(scope));
+        let inhabited = scopes.messages.keys().chain(scopes.enums.keys()).copied();
+        for package in inhabited.filter(|scope| !scopes.is_message(scope)) {
+            let file = file(&mut files, package);
+            file.message_type = scopes.messages_in(package);
+            file.enum_type = scopes.enums_in(package);
         }
         for service in &self.services {
             let proto = scopes.service(service);
@@ -76,30 +64,12 @@ struct Scopes<'s> {
 
 impl<'s> Scopes<'s> {
     fn of(schema: &'s Schema) -> Scopes<'s> {
-        let mut messages: BTreeMap<&str, Vec<&Message>> = BTreeMap::new();
-        for message in &schema.messages {
-            messages
-                .entry(outer(&message.full_name))
-                .or_default()
-                .push(message);
-        }
-        let mut enums: BTreeMap<&str, Vec<&Enum>> = BTreeMap::new();
-        for enumeration in &schema.enums {
-            enums
-                .entry(outer(&enumeration.full_name))
-                .or_default()
-                .push(enumeration);
-        }
-        let names = schema
-            .messages
-            .iter()
-            .map(|message| message.full_name.as_str())
-            .collect();
+        let names = schema.messages.iter().map(|message| message.full_name.as_str());
         Scopes {
             schema,
-            messages,
-            enums,
-            names,
+            messages: by_scope(&schema.messages, |message| &message.full_name),
+            enums: by_scope(&schema.enums, |enumeration| &enumeration.full_name),
+            names: names.collect(),
         }
     }
 
@@ -276,6 +246,14 @@ impl<'s> Scopes<'s> {
     }
 }
 
+fn by_scope<T>(types: &[T], full_name: fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> {
+    let mut scopes: BTreeMap<&str, Vec<&T>> = BTreeMap::new();
+    for ty in types {
+        scopes.entry(outer(full_name(ty))).or_default().push(ty);
+    }
+    scopes
+}
+
 /// What a full name stands in.
 fn outer(full_name: &str) -> &str {
     full_name.rsplit_once('.').map_or("", |(outer, _)| outer)
@@ -305,11 +283,11 @@ fn enum_proto(enumeration: &Enum) -> EnumDescriptorProto {
         number: Some(value.number),
         options: None,
     };
-    let mut numbers = HashMap::new();
+    let mut numbers = HashSet::new();
     let has_alias = enumeration
         .values
         .iter()
-        .any(|value| numbers.insert(value.number, ()).is_some());
+        .any(|value| !numbers.insert(value.number));
     let name = enumeration.full_name.rsplit('.').next().unwrap_or_default();
     EnumDescriptorProto {
         name: Some(name.to_owned()),
