@@ -51,7 +51,9 @@ fn file<'f, 's>(
 }
 
 fn file_name(package: &str) -> String {
-    format!("{}.proto", if package.is_empty() { "schema" } else { package })
+    // No package is called so, as that is no name.
+    let name = if package.is_empty() { "no-package" } else { package };
+    format!("{name}.proto")
 }
 
 /// Types by what they stand in: a package or an outer message.

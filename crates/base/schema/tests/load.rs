@@ -394,3 +394,20 @@ fn a_file_that_is_made_of_a_package_imports_only_what_it_names() {
         999
     );
 }
+
+#[test]
+fn no_package_has_the_file_of_those_without_one() {
+    let without = FileDescriptorProto {
+        package: None,
+        ..file(vec![message("M", vec![])])
+    };
+    let made = load(vec![without]).expect("a schema").to_descriptor_set();
+    let set = FileDescriptorSet::decode(&*made).expect("a descriptor set");
+    let name = set.file[0].name().trim_end_matches(".proto").to_owned();
+    let of_its_name = FileDescriptorProto {
+        package: Some(name),
+        ..file(vec![])
+    };
+    let refused = load(vec![of_its_name]).map(|_| ()).expect_err("no package");
+    assert!(matches!(refused.kind, SchemaErrorKind::Name { .. }), "{refused}");
+}
