@@ -207,7 +207,8 @@ fn parse_error(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Error {
     let text = includes
         .iter()
         .find_map(|include| fs::read_to_string(include.as_ref().join(name)).ok());
-    if let Some(problem) = text.as_deref().and_then(|text| editions_problem(name, text)) {
+    let known = |text| byte_order_mark_problem(name, text).or_else(|| editions_problem(name, text));
+    if let Some(problem) = text.as_deref().and_then(known) {
         return problem.into();
     }
     let mut problems = vec![diagnostic_problem(name, error, text.as_deref())];
@@ -215,6 +216,17 @@ fn parse_error(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Error {
     problems.extend(related.map(|related| diagnostic_problem(name, related, text.as_deref())));
     problems.dedup();
     Error::Source(problems)
+}
+
+/// The mark in front of a file, which some editors write, is shown nowhere; the parser takes it for a token.
+fn byte_order_mark_problem(name: &str, text: &str) -> Option<Problem> {
+    let rest = text.strip_prefix('\u{feff}')?;
+    Some(Problem {
+        file: name.to_owned(),
+        place: Some(place_in_line(0, rest.lines().next().unwrap_or_default(), 0, 1)),
+        message: "the file begins with a byte order mark; save it as UTF-8 without one".to_owned(),
+        help: None,
+    })
 }
 
 /// Parsers of proto3 do not understand the first statement of a file with an edition; say why.
@@ -242,7 +254,7 @@ fn editions_problem(name: &str, text: &str) -> Option<Problem> {
 
 /// Where the first statement of a file begins, behind space and comments.
 fn first_token(text: &str) -> usize {
-    let mut rest = text.trim_start_matches('\u{feff}').trim_start();
+    let mut rest = text.trim_start();
     loop {
         let skipped = match rest {
             _ if rest.starts_with("//") => rest.find('\n'),
