@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, LabeledSpan, SourceSpan};
-use prost::Message as _;
-use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FileDescriptorProto};
 use provost_schema::{Schema, SchemaError, SchemaErrorKind};
 
 use crate::error::{Error, Place, Problem};
@@ -40,10 +39,7 @@ impl Sources {
             schema: Schema::default(),
             paths,
         };
-        let set = FileDescriptorSet {
-            file: sources.files.clone(),
-        };
-        match Schema::from_descriptor_set(&set.encode_to_vec()) {
+        match Schema::from_files(&sources.files) {
             Ok(schema) => sources.schema = schema,
             Err(error) => return Err(sources.schema_problem(&error).into()),
         }

@@ -120,6 +120,36 @@ fn two_packages_are_not_one_module() {
 }
 
 #[test]
+fn comments_count_nothing_and_what_describes_a_service_does() {
+    let protos = tempfile::tempdir().expect("a directory");
+    let generate = |text: &str| {
+        let path = protos.path().join("large.proto");
+        fs::write(&path, format!("syntax = \"proto3\";\n{text}")).expect("written");
+        let config = configure().emit_rerun_if_changed(false);
+        config.generate(&[path], &[protos.path()]).map(|_| ())
+    };
+    let lines =
+        "// A line of a comment that goes on and on, and says nothing that one could not do without.\n";
+    let service = "service S { rpc Get(M0) returns (M0); }\n";
+    let comments = lines.repeat((4 << 20) / lines.len() + 1);
+    generate(&format!("{comments}message M0 {{}}\n{service}")).expect("comments are left out");
+
+    let long = "n".repeat(200);
+    let field = |number: usize| format!("bool {long}{number} = {number};\n");
+    let fields: String = (1..2000).map(field).collect();
+    let messages: String = (0..6)
+        .map(|at| format!("message M{at} {{\n{fields}}}\n"))
+        .collect();
+    let error = generate(&format!("{messages}{service}")).expect_err("no node takes it");
+    assert!(
+        error
+            .to_string()
+            .contains("more than 4194304 bytes of descriptor set"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let protos = directory("errors");
     let error = configure()

@@ -8,7 +8,7 @@ mod define;
 mod place;
 
 use prost::Message as _;
-use prost_types::FileDescriptorSet;
+use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 use crate::layout::{lay_out, lay_out_pairs};
 use crate::{Schema, SchemaError, SchemaErrorKind, bounds};
@@ -24,7 +24,13 @@ impl Schema {
     pub fn from_descriptor_set(bytes: &[u8]) -> Result<Schema, SchemaError> {
         bounds::check(bytes).map_err(of_the_whole)?;
         let set = FileDescriptorSet::decode(bytes).map_err(|_| of_the_whole(SchemaErrorKind::Encoding))?;
-        let files = Files::of(&set);
+        Schema::from_files(&set.file)
+    }
+
+    /// As [`Schema::from_descriptor_set`], of files that the caller has compiled: how much there is of comments and options is not
+    /// bounded.
+    pub fn from_files(files: &[FileDescriptorProto]) -> Result<Schema, SchemaError> {
+        let files = Files::of(files);
         let mut schema = define::define(&Declarations::of(&files)?)?;
         schema.messages.iter_mut().for_each(lay_out);
         lay_out_pairs(&mut schema.messages);

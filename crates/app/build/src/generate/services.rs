@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
-use provost_schema::{MessageId, Method, Service};
+use provost_schema::{MessageId, Method, Schema, Service};
 
 use super::code::{ALLOW, Code};
 use super::scope::Scope;
@@ -38,6 +38,14 @@ impl Generator<'_> {
         modules: &[String],
     ) -> Result<(), Error> {
         let stubs = self.stubs(service, modules)?;
+        let descriptor_set = self.descriptor_set(service);
+        // No node would take it of an app.
+        if let Err(error) = Schema::from_descriptor_set(&descriptor_set) {
+            return Err(self
+                .sources
+                .problem_at(&service.full_name, error.to_string())
+                .into());
+        }
         let parts = [
             ("service", true),
             ("client", self.services.client),
@@ -46,7 +54,7 @@ impl Generator<'_> {
         for (part, _) in parts.iter().filter(|(_, wanted)| *wanted) {
             scope.take(self.sources, &stubs.module(part), &service.full_name)?;
         }
-        self.description(code, &stubs);
+        self.description(code, &stubs, &descriptor_set);
         if self.services.client {
             stubs.client(code);
         }
@@ -96,7 +104,7 @@ impl Generator<'_> {
         })
     }
 
-    fn description(&self, code: &mut Code, stubs: &Stubs<'_>) {
+    fn description(&self, code: &mut Code, stubs: &Stubs<'_>, descriptor_set: &[u8]) {
         let service = stubs.service;
         code.line("");
         code.line(format_args!(
@@ -131,7 +139,7 @@ impl Generator<'_> {
         code.line("#[rustfmt::skip]");
         code.line(format_args!(
             "pub const DESCRIPTOR_SET: &[u8] = {};",
-            literal(&self.descriptor_set(service))
+            literal(descriptor_set)
         ));
         code.line("/// The methods in schema order; a method's index is its number on the wire.");
         code.enter("pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[");

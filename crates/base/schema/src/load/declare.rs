@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, ServiceDescriptorProto};
 use provost_wire::limits::SCHEMA_TYPES_MAX;
 
 use super::place::{FilePlace, SourceFile, is_identifier};
@@ -73,8 +73,8 @@ pub(super) struct Declarations<'a> {
 pub(super) struct Files<'a>(Vec<SourceFile<'a>>);
 
 impl<'a> Files<'a> {
-    pub(super) fn of(set: &'a FileDescriptorSet) -> Self {
-        Files(set.file.iter().map(SourceFile::new).collect())
+    pub(super) fn of(files: &'a [FileDescriptorProto]) -> Self {
+        Files(files.iter().map(SourceFile::new).collect())
     }
 }
 
