@@ -210,6 +210,26 @@ fn panics_elsewhere_are_contained_too() {
     assert!(refused.to_string().starts_with("it panicked at "), "{refused}");
 }
 
+/// Of which the service is told nothing.
+#[test]
+fn a_panic_in_a_thread_of_the_engines_own_is_printed() {
+    const NAME: &str = "a_panic_in_a_thread_of_the_engines_own_is_printed";
+    const LOADS: &str = "PROVOST_TEST_LOADS";
+    if std::env::var_os(LOADS).is_some() {
+        numbered("", "key = 'panic-in-a-thread'");
+        return;
+    }
+    // In a process of its own, whose output can be read.
+    let loading = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([NAME, "--exact", "--nocapture"])
+        .env(LOADS, "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&loading.stderr);
+    assert!(loading.status.success(), "{printed}");
+    assert!(printed.contains("told to, in a thread"), "{printed}");
+}
+
 #[test]
 fn a_library_whose_panics_would_end_the_service_is_refused() {
     let abort = ["--config", "profile.dev.panic=\"abort\""];

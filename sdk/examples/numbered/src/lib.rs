@@ -51,6 +51,10 @@ fn fail_on_purpose() {
     }
 }
 
+fn fail_in_a_thread() {
+    panic!("told to, in a thread");
+}
+
 fn default_key() -> String {
     "x-call-number".to_owned()
 }
@@ -75,6 +79,9 @@ impl FilterPolicy for Numbered {
         shared: Option<&SharedState>,
     ) -> Result<Numbered, ConfigError> {
         assert!(config.key != "panic", "told to");
+        if config.key == "panic-in-a-thread" {
+            let _ = std::thread::spawn(fail_in_a_thread).join();
+        }
         let calls = shared.and_then(|shared| shared.bytes.as_slice().try_into().ok());
         Ok(Numbered {
             key: config.key.into(),

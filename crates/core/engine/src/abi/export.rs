@@ -1,6 +1,5 @@
 //! The functions that a library exports, made from a [`FilterPolicy`].
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -264,12 +263,11 @@ unsafe extern "C" fn judge<P: FilterPolicy<Filter: Filter>>(
     if exported.condition == Condition::Failed {
         return FAILED;
     }
-    let judged = catch_unwind(AssertUnwindSafe(|| exported.judge(step, step_handle, call)));
-    let verdict = match judged {
+    let verdict = match contained(|| exported.judge(step, step_handle, call)) {
         Ok(verdict) => verdict,
-        Err(payload) => {
+        Err(panic) => {
             exported.condition = Condition::Failed;
-            Verdict::Fault(panic_text(payload).into())
+            Verdict::Fault(panic.into())
         }
     };
     match verdict {
@@ -429,30 +427,47 @@ fn with_filter<P: FilterPolicy<Filter: Filter>>(
 
 /// Runs what may fail or panic, and tells why.
 fn guarded(problem: Sink, body: impl FnOnce() -> Result<(), String>) -> i32 {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    match contained(body) {
         Ok(Ok(())) => OK,
         Ok(Err(reason)) => {
             write(problem, reason.as_bytes());
             REFUSED
         }
-        Err(payload) => {
-            write(problem, panic_text(payload).as_bytes());
+        Err(panic) => {
+            write(problem, panic.as_bytes());
             FAILED
         }
     }
 }
 
 thread_local! {
+    /// Whether the service has called the library on this thread, and is told of its panics.
+    static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
     /// What the last panic of this thread said, and where.
     static LAST_PANIC: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Notes panics instead of printing them with all that led to them: that would take a datapath's thread a long time. (The
-/// library has its own standard library, so this is about its panics alone.)
+/// Runs what may panic. What the panic said. Its payload is kept for ever, as dropping it could panic again.
+fn contained<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    let outer = IS_CONTAINED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(body));
+    IS_CONTAINED.set(outer);
+    done.map_err(|payload| {
+        std::mem::forget(payload);
+        LAST_PANIC.take().unwrap_or_else(|| "it panicked".to_owned())
+    })
+}
+
+/// Notes panics of which the service is told instead of printing them with all that led to them: that would take a datapath's
+/// thread a long time. (The library has its own standard library, so this is about its panics alone.)
 fn note_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        std::panic::set_hook(Box::new(|info| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_CONTAINED.get() {
+                return print(info);
+            }
             let place = info
                 .location()
                 .map(|place| format!(" at {}:{}", place.file(), place.line()));
@@ -463,12 +478,6 @@ fn note_panics() {
             LAST_PANIC.set(Some(format!("it panicked{}: {text}", place.unwrap_or_default())));
         }));
     });
-}
-
-/// What a panic said. Its payload is kept for ever, as dropping it could panic again.
-fn panic_text(payload: Box<dyn Any + Send>) -> String {
-    std::mem::forget(payload);
-    LAST_PANIC.take().unwrap_or_else(|| "it panicked".to_owned())
 }
 
 const NOWHERE: Sink = Sink {
