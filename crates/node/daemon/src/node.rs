@@ -384,6 +384,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
     match until_told_to_end(&plane, &mut asked.upgrades, &mut asked.shutdown).await {
         ServiceEnd::Replaced(end) => end,
         ServiceEnd::Told(how) => {
+            upgrade::refuse_orders(&mut asked.upgrades);
             stop(&plane, tasks, how, &mut asked.shutdown).await;
             NodeEnd::Stopped
         }

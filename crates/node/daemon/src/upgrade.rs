@@ -170,6 +170,15 @@ pub(crate) fn order(upgrades: &UpgradeSender, order: UpgradeOrder) {
     }
 }
 
+/// Refuses the orders that wait, and all that come: the service is ending.
+pub(crate) fn refuse_orders(upgrades: &mut UpgradeQueue) {
+    upgrades.close();
+    while let Ok(order) = upgrades.try_recv() {
+        // Whoever asked may have gone.
+        let _ = order.done.send(Err(UpgradeError::ShuttingDown));
+    }
+}
+
 /// The program that this process was started from, by the path that it was called by: where that is a link, it may lead
 /// somewhere else by the time of an upgrade.
 fn own_program() -> PathBuf {

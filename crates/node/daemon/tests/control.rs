@@ -10,6 +10,7 @@ use provost_wire::Code;
 use provost_wire::control::{Attach, Connect, Failed, Request, reply, request};
 use provost_wire::descriptor::{Batch, Parts, Submission, completion_kind, submission_kind};
 use provostd::config::{RouteConfig, RouteTransport};
+use provostd::hot_restart::{UpgradeError, UpgradeRequest};
 use provostd::{Shutdown, TransportKind};
 use support::*;
 
@@ -384,7 +385,7 @@ fn a_server_takes_no_more_calls_than_it_said() {
 
 #[test]
 fn draining_lets_a_call_finish_and_then_stops() {
-    let far = TestNode::start();
+    let far = TestNode::start_with(|config| config.timeouts.drain_ms = 600_000);
     let near = TestNode::start_routed_to(&far);
     let mut server = TestApp::attach(&far);
     server.bind();
@@ -395,6 +396,16 @@ fn draining_lets_a_call_finish_and_then_stops() {
     let request = server.next_step();
     far.node.shut_down(Shutdown::Drain);
     assert_eq!(client.next_of(completion_kind::GOING_AWAY).connection, connection);
+    let mut refused = far.node.begin_upgrade(UpgradeRequest::default());
+    let until = Instant::now() + WAIT_MAX;
+    let refused = loop {
+        if let Ok(refused) = refused.try_recv() {
+            break refused;
+        }
+        assert!(Instant::now() < until, "it is answered when the drain has ended");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(matches!(refused, Err(UpgradeError::ShuttingDown)), "{refused:?}");
     assert!(!far.node.has_ended());
     let answer = server.write_note(1, 2, "last", &[]);
     server.answer(&request, answer);
