@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use provost_wiping::WipingAllocator;
 use provostd::config::{ConfigError, ListenerConfig, LogFormat, RouteConfig, RouteTransport, Sources};
-use provostd::hot_restart::{Predecessor, UpgradeRequest};
+use provostd::hot_restart::{PassedOn, Predecessor, UpgradeRequest, pass_on};
 use provostd::log::FilterError;
 use provostd::policies::Registry;
 use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, TransportKind, notify};
@@ -258,36 +259,54 @@ fn run(config: Config, sources: Sources, predecessor: Option<Predecessor>) -> Re
             kinds: Registry::with_built_ins(),
             sources,
         };
+        let has_taken_over = predecessor.is_some();
         let node = match predecessor {
             None => Node::start_with(parts)?,
             Some(predecessor) => Node::hot_restart(parts, predecessor)?,
         };
         notify::ready();
-        tokio::select! {
-            () = signals.until_told_to_stop(&node) => {}
-            // At whoever's request.
-            end = node.ended() => match end {
-                NodeEnd::Stopped => return Ok(()),
-                NodeEnd::Replaced { process } => {
-                    notify::replaced_by(process);
-                    return Ok(());
-                }
-                NodeEnd::Lost => return Err(RunError::Lost),
-            },
-        }
-        tracing::info!("told to stop: letting calls in flight finish");
-        notify::stopping();
-        node.shut_down(Shutdown::Drain);
-        tokio::select! {
-            _ = node.ended() => {}
-            () = signals.until_told_to_stop(&node) => {
-                tracing::warn!("told to stop again: ending at once");
-                node.shut_down(Shutdown::Now);
-            }
-        }
+        let took_over_at = has_taken_over.then(Instant::now);
+        let end = until_ended(&mut signals, &node, took_over_at).await;
         node.join();
-        Ok(())
+        match end {
+            NodeEnd::Stopped => Ok(()),
+            NodeEnd::Replaced { process } => {
+                signals.pass_on_until_known(process).await;
+                Ok(())
+            }
+            NodeEnd::Lost => Err(RunError::Lost),
+        }
     })
+}
+
+/// How long after it has taken over a process may be told to stop twice where it was told once: by a service manager, which tells all
+/// processes of a service, and by the process before, which passes on what it was told.
+const TOLD_TWICE_WITHIN: Duration = Duration::from_secs(3);
+
+/// Does as it is told until the node has ended, at whoever's request.
+async fn until_ended(signals: &mut Signals, node: &Node, mut took_over_at: Option<Instant>) -> NodeEnd {
+    tokio::select! {
+        () = signals.until_told_to_stop(node) => {}
+        end = node.ended() => return end,
+    }
+    tracing::info!("told to stop: letting calls in flight finish");
+    notify::stopping();
+    node.shut_down(Shutdown::Drain);
+    loop {
+        tokio::select! {
+            end = node.ended() => return end,
+            () = signals.until_told_to_stop(node) => {}
+        }
+        let took_over_at = took_over_at.take();
+        if took_over_at.is_some_and(|at| at.elapsed() < TOLD_TWICE_WITHIN) {
+            tracing::info!(
+                "told to stop a second time, perhaps by the process before: calls in flight still finish"
+            );
+        } else {
+            tracing::warn!("told to stop again: ending at once");
+            node.shut_down(Shutdown::Now);
+        }
+    }
 }
 
 /// A thread that panicked would leave apps waiting for ever: better to end, and to be started again.
@@ -324,6 +343,21 @@ impl Signals {
             hang_up: signal(SignalKind::hangup())?,
             replace: signal(SignalKind::user_defined2())?,
         })
+    }
+
+    /// Another process has taken over: tells the service manager so, and that process what this one is told until the manager knows.
+    async fn pass_on_until_known(&mut self, process: u32) {
+        let mut known = tokio::task::spawn_blocking(move || notify::replaced_by(process));
+        loop {
+            // First what was told before the manager knew.
+            tokio::select! {
+                biased;
+                _ = self.terminate.recv() => pass_on(process, PassedOn::Shutdown),
+                _ = self.interrupt.recv() => pass_on(process, PassedOn::Shutdown),
+                _ = self.hang_up.recv() => pass_on(process, PassedOn::Reload),
+                _ = &mut known => return,
+            }
+        }
     }
 
     /// Lets the node read its configuration again, or be replaced, whenever it is told to, until it is told to stop.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
 use crate::grpc::GrpcAccess;
-use crate::hot_restart::{self, Predecessor, ResumedCallers};
+use crate::hot_restart::{self, PassedOn, Predecessor, ResumedCallers};
 use crate::live_change::LiveChanges;
 use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::peers::PeerAccess;
@@ -89,6 +90,7 @@ pub struct Node {
     shutdown: watch::Sender<Shutdown>,
     orders: mpsc::Sender<Order>,
     upgrades: UpgradeSender,
+    unheard_reloads: UnheardReloads,
     addresses: Vec<SocketAddr>,
     ended: watch::Receiver<Option<NodeEnd>>,
     thread: Option<JoinHandle<()>>,
@@ -119,7 +121,11 @@ struct Asked {
     upgrades: UpgradeQueue,
     /// For those who ask from inside.
     own_upgrades: UpgradeSender,
+    unheard_reloads: UnheardReloads,
 }
+
+/// Reloads of which nobody waits to hear, and that were not carried out yet.
+type UnheardReloads = Arc<AtomicUsize>;
 
 impl Node {
     /// Starts a node's service. When this returns, apps can attach and peers can connect.
@@ -154,17 +160,29 @@ impl Node {
         let (shutdown, asked) = watch::channel(Shutdown::Running);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (started, start) = std::sync::mpsc::sync_channel(1);
+        let unheard_reloads = UnheardReloads::default();
+        let unheard = Arc::clone(&unheard_reloads);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(thread_pool::STACK_BYTES)
             .spawn(move || {
+                let told = asked.clone();
                 let asked = Asked {
                     shutdown: asked,
                     orders: ordered,
                     upgrades: upgrades_asked,
                     own_upgrades,
+                    unheard_reloads: Arc::clone(&unheard),
                 };
-                ending.send_replace(Some(run(parts, origin, asked, started)));
+                let end = run(parts, origin, asked, started);
+                if let NodeEnd::Replaced { process } = end {
+                    if *told.borrow() != Shutdown::Running {
+                        hot_restart::pass_on(process, PassedOn::Shutdown);
+                    } else if unheard.load(Ordering::Relaxed) > 0 {
+                        hot_restart::pass_on(process, PassedOn::Reload);
+                    }
+                }
+                ending.send_replace(Some(end));
             })
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
@@ -175,6 +193,7 @@ impl Node {
             shutdown,
             orders,
             upgrades,
+            unheard_reloads,
             addresses,
             ended,
             thread: Some(thread),
@@ -218,11 +237,15 @@ impl Node {
         hears.recv().map_err(|_| ending())?
     }
 
-    /// Asks it to read the configuration again; what comes of it is in the log.
+    /// Asks it to read the configuration again; what comes of it is in the log. If another process takes over meanwhile, that one is
+    /// asked, by SIGHUP.
     pub fn ask_to_reload(&self) {
-        let (done, _) = std::sync::mpsc::sync_channel(1);
-        // When so many wait already, one of them reads what this one would.
-        let _ = self.orders.try_send(Order::Reload { done });
+        self.unheard_reloads.fetch_add(1, Ordering::Relaxed);
+        let ordered = self.orders.try_send(Order::UnheardReload);
+        if let Err(mpsc::error::TrySendError::Full(_)) = ordered {
+            // When so many wait already, one of them reads what this one would.
+            self.unheard_reloads.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Has another process take the service over, and waits until that is done. On success this node ends without a
@@ -298,15 +321,17 @@ enum Order {
     Reload {
         done: std::sync::mpsc::SyncSender<Result<Reloaded, ReloadError>>,
     },
+    /// A reload of which nobody waits to hear.
+    UnheardReload,
     Write {
         done: std::sync::mpsc::SyncSender<Result<PathBuf, ReloadError>>,
     },
 }
 
 /// Carries out what the program around the node asks for.
-async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
+async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>, unheard_reloads: UnheardReloads) {
     while let Some(order) = orders.recv().await {
-        let plane = plane.clone();
+        let (plane, unheard_reloads) = (plane.clone(), Arc::clone(&unheard_reloads));
         tokio::task::spawn_local(async move {
             // Whoever asked may have gone.
             match order {
@@ -315,6 +340,12 @@ async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
                 }
                 Order::Reload { done } => {
                     let _ = done.send(reload::reload(&plane).await);
+                }
+                Order::UnheardReload => {
+                    let outcome = reload::reload(&plane).await;
+                    if !matches!(outcome, Err(ReloadError::Policy(ChangeError::Replaced))) {
+                        unheard_reloads.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
                 Order::Write { done } => {
                     let _ = done.send(reload::write_back(&plane).await);
@@ -368,7 +399,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
     let plane = begun.plane.clone();
     let tasks = ServingTasks::start(begun);
     tokio::task::spawn_local(runtime_events::apply_events(plane.clone(), events));
-    tokio::task::spawn_local(obey(plane.clone(), asked.orders));
+    tokio::task::spawn_local(obey(plane.clone(), asked.orders, asked.unheard_reloads));
     tracing::info!(
         node = plane.config.started.node.name,
         socket = %plane.config.started.control.socket.display(),
@@ -422,11 +453,6 @@ async fn until_told_to_end(
         };
         // Not to be left half way once the other process is ready, whatever is asked for meanwhile.
         if let Some(end) = be_replaced(plane, order, shutdown).await {
-            if let NodeEnd::Replaced { process } = end
-                && *shutdown.borrow() != Shutdown::Running
-            {
-                hot_restart::pass_shutdown_on(process);
-            }
             return ServiceEnd::Replaced(end);
         }
     }

@@ -80,6 +80,9 @@ pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError
                 tracing::warn!("{warning}");
             }
         }
+        Err(ReloadError::Policy(ChangeError::Replaced)) => {
+            tracing::info!("another process has taken over: the configuration is for that one to read");
+        }
         Err(error) => tracing::error!(%error, "the configuration was refused: the last good one stays"),
     }
     outcome
@@ -112,6 +115,8 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
 }
 
 async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
+    // A process that gets ready to take over reads the same files, and opens listeners that are new in them.
+    drop(plane.policies.hold().await?);
     let new = read_whole(plane, LibraryCheck::Load).await?;
     let changes = diff(&effective(plane), &new);
     let attachments = new.all_attachments();

@@ -165,17 +165,22 @@ pub(crate) fn order(upgrades: &UpgradeSender, order: UpgradeOrder) {
     use mpsc::error::TrySendError;
     match upgrades.try_send(order) {
         Ok(()) => {}
-        Err(TrySendError::Full(order)) => drop(order.done.send(Err(UpgradeError::UnderWay))),
-        Err(TrySendError::Closed(order)) => drop(order.done.send(Err(UpgradeError::ShuttingDown))),
+        Err(TrySendError::Full(order)) => refuse(order, UpgradeError::UnderWay),
+        Err(TrySendError::Closed(order)) => refuse(order, UpgradeError::ShuttingDown),
     }
+}
+
+fn refuse(order: UpgradeOrder, error: UpgradeError) {
+    tracing::warn!(%error, "the service is not replaced");
+    // Whoever asked may have gone.
+    let _ = order.done.send(Err(error));
 }
 
 /// Refuses the orders that wait, and all that come: the service is ending.
 pub(crate) fn refuse_orders(upgrades: &mut UpgradeQueue) {
     upgrades.close();
     while let Ok(order) = upgrades.try_recv() {
-        // Whoever asked may have gone.
-        let _ = order.done.send(Err(UpgradeError::ShuttingDown));
+        refuse(order, UpgradeError::ShuttingDown);
     }
 }
 

@@ -1,17 +1,19 @@
 //! The program `provostd`: its options, its signals, and what it tells a service manager.
 
+mod support;
+
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use provost_shm::PacketSocket;
-
-const WAIT_MAX: Duration = Duration::from_secs(20);
+use rustix::process::{Pid, Signal, kill_process};
+use support::{TestApp, WAIT_MAX, attach_request};
 
 /// A running program, killed when it is dropped.
 struct Program(Child);
@@ -45,9 +47,9 @@ impl Program {
         }
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
-        let id = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(id, signal).expect("a program that lives");
+    fn signal(&self, signal: Signal) {
+        let id = Pid::from_child(&self.0);
+        kill_process(id, signal).expect("a program that lives");
     }
 
     fn exit_code(mut self) -> Option<i32> {
@@ -336,16 +338,16 @@ fn it_reads_its_configuration_again_when_it_is_told_to() {
         }
     };
     std::fs::write(files.join("a.toml"), "policies = [\"none-such\"]\n").expect("a file");
-    program.signal(rustix::process::Signal::HUP);
+    program.signal(Signal::HUP);
     wait_for("there is no kind of policy \"none-such\"");
     std::fs::write(
         files.join("a.toml"),
         "policies = [\"null\"]\n[log]\nlevel = \"debug\"\n",
     )
     .expect("a file");
-    program.signal(rustix::process::Signal::HUP);
+    program.signal(Signal::HUP);
     wait_for("the configuration was read again changes=");
-    program.signal(rustix::process::Signal::TERM);
+    program.signal(Signal::TERM);
     assert_eq!(program.exit_code(), Some(0));
 }
 
@@ -353,7 +355,7 @@ fn it_reads_its_configuration_again_when_it_is_told_to() {
 fn it_ends_well_when_it_is_told_to_and_takes_its_socket_away() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("a.sock");
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT] {
         let program = Program::start(&socket, &["--listen", "127.0.0.1:0"]);
         program.signal(signal);
         assert_eq!(program.exit_code(), Some(0));
@@ -375,7 +377,7 @@ fn a_killed_service_leaves_a_socket_that_the_next_one_replaces() {
         .expect("a program that runs");
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another service answers"));
-    next.signal(rustix::process::Signal::TERM);
+    next.signal(Signal::TERM);
     assert_eq!(next.exit_code(), Some(0));
 }
 
@@ -457,9 +459,172 @@ fn a_service_manager_hears_when_it_is_ready_and_when_it_stops() {
     let program = Program(child);
     assert!(next().contains("READY=1"));
     PacketSocket::connect(&socket).expect("ready means that apps can attach");
-    program.signal(rustix::process::Signal::TERM);
+    program.signal(Signal::TERM);
     assert!(next().contains("STOPPING=1"));
     assert_eq!(program.exit_code(), Some(0));
+}
+
+/// A program under a service manager, and the one that replaces it, which begins when it is let.
+struct ReplacedProgram {
+    directory: tempfile::TempDir,
+    notices: UnixDatagram,
+    old: Program,
+    new: Option<Pid>,
+}
+
+impl Drop for ReplacedProgram {
+    fn drop(&mut self) {
+        if let Some(new) = self.new {
+            // It may have ended.
+            let _ = kill_process(new, Signal::KILL);
+        }
+    }
+}
+
+impl ReplacedProgram {
+    fn start() -> ReplacedProgram {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| directory.path().join(name);
+        let notices = UnixDatagram::bind(file("notify.sock")).expect("a socket");
+        notices.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        // It is started by the name by which the first one was called.
+        let script = format!(
+            "#!/bin/sh\necho $$ > {0}/new\nmv {0}/new {0}/process\n\
+             until [ -e {0}/go ]; do sleep 0.01; done\nexec {1} \"$@\"\n",
+            directory.path().display(),
+            env!("CARGO_BIN_EXE_provostd")
+        );
+        std::fs::write(file("next"), script).expect("a script");
+        std::fs::set_permissions(file("next"), Permissions::from_mode(0o755)).expect("a script");
+        std::fs::create_dir(file("conf.d")).expect("a directory");
+        let child = provostd()
+            .arg0(file("next"))
+            .arg("--socket")
+            .arg(file("a.sock"))
+            .arg("--config-dir")
+            .arg(file("conf.d"))
+            .env("NOTIFY_SOCKET", file("notify.sock"))
+            .stderr(std::fs::File::create(file("log")).expect("a file"))
+            .spawn()
+            .expect("a program that starts");
+        let replaced = ReplacedProgram {
+            directory,
+            notices,
+            old: Program(child),
+            new: None,
+        };
+        replaced.wait_for_notice("READY=1");
+        replaced
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Has the other one start, and wait.
+    fn begin(&mut self) {
+        self.old.signal(Signal::USR2);
+        self.wait_for("the other process", || self.file("process").exists());
+        let text = std::fs::read_to_string(self.file("process")).expect("a number");
+        self.new = Pid::from_raw(text.trim().parse().expect("a number"));
+    }
+
+    fn let_it_take_over(&self) {
+        std::fs::write(self.file("go"), "").expect("a file");
+    }
+
+    fn wait_for(&self, what: &str, is_there: impl Fn() -> bool) {
+        let until = Instant::now() + WAIT_MAX;
+        while !is_there() {
+            assert!(Instant::now() < until, "there is no {what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.file("log")).expect("a log")
+    }
+
+    fn wait_for_log(&self, part: &str) {
+        self.wait_for(part, || self.log().contains(part));
+    }
+
+    /// Reads what the manager is told up to this.
+    fn wait_for_notice(&self, part: &str) {
+        loop {
+            let mut text = [0; 256];
+            let length = self
+                .notices
+                .recv(&mut text)
+                .unwrap_or_else(|error| panic!("{part}: {error}: {}", self.log()));
+            if String::from_utf8_lossy(&text[..length]).contains(part) {
+                return;
+            }
+        }
+    }
+
+    fn new_process(&self) -> Pid {
+        self.new.expect("a process that has been started")
+    }
+}
+
+#[test]
+fn a_reload_that_comes_while_it_is_replaced_is_the_next_process_s() {
+    let mut replaced = ReplacedProgram::start();
+    replaced.begin();
+    replaced.old.signal(Signal::HUP);
+    replaced.wait_for_log("told to read the configuration again");
+    replaced.let_it_take_over();
+    replaced.wait_for_notice("MAINPID=");
+    replaced.wait_for_log("the configuration was read again");
+}
+
+#[test]
+fn a_service_manager_that_stops_it_while_it_is_replaced_hears_of_the_next_process() {
+    let mut replaced = ReplacedProgram::start();
+    replaced.begin();
+    replaced.let_it_take_over();
+    replaced.wait_for_notice("READY=1");
+    // The old one has not ended yet.
+    replaced.old.signal(Signal::TERM);
+    replaced.wait_for_notice(&format!("MAINPID={}", replaced.new_process().as_raw_nonzero()));
+    replaced.wait_for_log("stopped connections=");
+}
+
+/// Until the manager has read which process goes on, it tells the old one.
+#[test]
+fn what_it_is_told_when_it_has_been_replaced_the_next_process_does() {
+    let mut replaced = ReplacedProgram::start();
+    replaced.begin();
+    replaced.let_it_take_over();
+    replaced.wait_for_notice("MAINPID=");
+    replaced.old.signal(Signal::HUP);
+    replaced.wait_for_log("the configuration was read again");
+    replaced.old.signal(Signal::TERM);
+    replaced.wait_for_notice("STOPPING=1");
+    replaced.wait_for_log("stopped connections=");
+}
+
+#[test]
+fn a_service_manager_that_stops_both_processes_lets_calls_finish() {
+    let mut replaced = ReplacedProgram::start();
+    let attach = || TestApp::attach_at(&replaced.file("a.sock"), attach_request());
+    let (mut server, mut client) = (attach(), attach());
+    server.bind();
+    let connection = client.connect();
+    let note = client.write_note(0, 1, "x", &[]);
+    client.begin(connection, note);
+    server.next_step();
+    replaced.begin();
+    replaced.let_it_take_over();
+    replaced.wait_for_notice("READY=1");
+    for process in [Pid::from_child(&replaced.old.0), replaced.new_process()] {
+        kill_process(process, Signal::TERM).expect("a process that lives");
+    }
+    replaced.wait_for_log("told to stop a second time");
+    assert!(!replaced.log().contains("stopped connections="));
+    kill_process(replaced.new_process(), Signal::TERM).expect("a process that lives");
+    replaced.wait_for_log("ending at once");
 }
 
 #[test]
@@ -477,7 +642,7 @@ fn logs_can_be_json() {
     );
     program.wait_until_it_serves(&socket);
     let stderr = program.0.stderr.take().expect("a pipe");
-    program.signal(rustix::process::Signal::TERM);
+    program.signal(Signal::TERM);
     let text = std::io::read_to_string(stderr).expect("text");
     let first = text.lines().next().expect("a line");
     assert!(first.starts_with('{') && first.ends_with('}'), "{first}");

@@ -34,10 +34,11 @@ mod succeed;
 mod tests;
 
 pub use crate::upgrade::{UpgradeError, UpgradeReport, UpgradeRequest};
+pub use replace::{PassedOn, pass_on};
 pub use succeed::{Predecessor, PredecessorError};
 
 pub(crate) use callers::ResumedCallers;
-pub(crate) use replace::{pass_shutdown_on, replace};
+pub(crate) use replace::replace;
 pub(crate) use succeed::{begin, complete};
 
 /// The option with which a process is started that is to take over; its standard input is the channel.

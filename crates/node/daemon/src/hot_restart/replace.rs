@@ -50,12 +50,26 @@ impl Replaced {
     }
 }
 
-/// Tells the process that has taken over what this one was told meanwhile: to let calls in flight finish, and end.
-pub(crate) fn pass_shutdown_on(process: u32) {
+/// What a process was told that another one, which has taken over, is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedOn {
+    /// To let calls in flight finish, and end.
+    Shutdown,
+    /// To read the configuration again.
+    Reload,
+}
+
+/// Tells the process that has taken over what this one was told meanwhile.
+pub fn pass_on(process: u32, told: PassedOn) {
     use rustix::process::{Pid, Signal, kill_process};
-    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+    let signal = match told {
+        PassedOn::Shutdown => Signal::TERM,
+        PassedOn::Reload => Signal::HUP,
+    };
+    if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        tracing::info!(process, ?told, "the other process is told what this one was told");
         // It fails only when that one has ended already.
-        let _ = kill_process(process, Signal::TERM);
+        let _ = kill_process(pid, signal);
     }
 }
 

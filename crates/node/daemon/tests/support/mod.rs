@@ -237,7 +237,12 @@ impl TestApp {
 
     /// Attaches to a node with a request of the test's own.
     pub fn attach_as(node: &TestNode, attach: Attach) -> TestApp {
-        let control = PacketSocket::connect(&node.socket).expect("a control socket");
+        Self::attach_at(&node.socket, attach)
+    }
+
+    /// Attaches at a control socket.
+    pub fn attach_at(socket: &Path, attach: Attach) -> TestApp {
+        let control = PacketSocket::connect(socket).expect("a control socket");
         let send_heap = send_heap();
         let request = Request {
             id: 1,
