@@ -194,6 +194,38 @@ fn a_version_that_does_not_take_over_changes_nothing_anywhere() {
 }
 
 #[test]
+fn a_change_that_cannot_be_undone_on_one_connection_is_undone_on_the_others() {
+    let scene = Scene::on_one_node();
+    scene.change(attach(witness("w", 8))).expect("attached");
+    scene.traffic.let_calls_pass(100);
+    let connections = scene.notes.connections.lock().expect("no panic").clone();
+    let (stuck, odd) = (connections.first(), connections.last());
+    let (stuck, odd) = (*stuck.expect("connections"), *odd.expect("connections"));
+    scene.notes.unfit_connection.store(stuck, Ordering::Relaxed);
+    scene.notes.odd_connection.store(odd, Ordering::Relaxed);
+    let refused = scene.change(upgrade("w", 7)).expect_err("it does not take over");
+    assert!(matches!(refused, ChangeError::NotUndone { .. }), "{refused}");
+    let text = refused.to_string();
+    for part in [
+        format!("did not take over on connection {odd} "),
+        format!("could not be changed back, and keeps what the change brought until the next change: connection {stuck}: "),
+    ] {
+        assert!(text.contains(&part), "{text}");
+    }
+    scene.traffic.let_calls_pass(300);
+    // All others have what they had.
+    scene.notes.unfit_connection.store(0, Ordering::Relaxed);
+    let order = Change::Order {
+        names: vec!["w".into()],
+    };
+    let report = scene.change(order).expect("the order that there is");
+    assert_eq!(report.datapaths, 1, "{report:?}");
+    scene.traffic.let_calls_pass(300);
+    assert_eq!(scene.notes.missed.load(Ordering::Relaxed), 0);
+    scene.traffic.finish();
+}
+
+#[test]
 fn an_upgrade_that_fails_its_first_calls_is_taken_back_everywhere() {
     let scene = Scene::over_tcp();
     scene.change(attach(witness("w", 1))).expect("attached");

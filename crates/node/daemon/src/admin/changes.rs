@@ -265,7 +265,7 @@ pub(crate) fn refusal(error: &ChangeError) -> Status {
         }
         ChangeError::TooMany { .. } | ChangeError::Overloaded => Status::resource_exhausted(message),
         ChangeError::NothingBefore { .. } | ChangeError::Unfit { .. } => Status::failed_precondition(message),
-        ChangeError::Undone { .. } => Status::aborted(message),
+        ChangeError::Undone { .. } | ChangeError::NotUndone { .. } => Status::aborted(message),
         ChangeError::Replaced | ChangeError::Ending => Status::unavailable(message),
     }
 }

@@ -193,6 +193,10 @@ impl PreparedDatapath {
 }
 
 impl DatapathChange {
+    pub(crate) fn connection(&self) -> ConnectionId {
+        self.from.spec.id
+    }
+
     /// Whether a policy gets an engine ready for it, which may be slow.
     pub(crate) fn prepares_policies(&self) -> bool {
         self.to.tags().any(|tag| self.from.find(tag).is_none())

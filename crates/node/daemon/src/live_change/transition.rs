@@ -1,6 +1,6 @@
 //! Bringing all datapaths from one table of policies to another, or back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ const DROPPED_HERE_BYTES_MAX: usize = 64 << 10;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Looks without any progress after which a change is given up.
 const LOOKS_MAX: u32 = 5_000;
+/// Datapaths on which a change could not be undone that its error names, at most.
+const FAILURES_NAMED_MAX: usize = 8;
 
 /// Whether what comes is new.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,27 @@ pub(super) struct TableTransition<'a> {
     retired: Vec<Box<dyn Engine>>,
     /// What they had saved, in bytes.
     retired_bytes: usize,
+}
+
+/// A datapath that could not be changed.
+struct FailedDatapath {
+    connection: ConnectionId,
+    error: ChangeError,
+}
+
+/// What is said of a change that failed, and that could not be undone on these datapaths.
+fn not_undone(cause: ChangeError, failures: &[FailedDatapath]) -> ChangeError {
+    let named = failures.iter().take(FAILURES_NAMED_MAX);
+    let named = named.map(|failed| format!("connection {}: {}", failed.connection, failed.error));
+    let mut connections: Vec<String> = named.collect();
+    let more = failures.len() - connections.len();
+    if more > 0 {
+        connections.push(format!("{more} more"));
+    }
+    ChangeError::NotUndone {
+        cause: Box::new(cause),
+        connections,
+    }
 }
 
 /// A datapath that was changed.
@@ -63,16 +86,19 @@ impl<'a> TableTransition<'a> {
     }
 
     /// Makes this table the node's, with what is ready for it. On failure every datapath has the engines again that it
-    /// had.
+    /// had, but for those that the error names.
     pub(super) async fn run(&mut self, next: Table, ready: Vec<PreparedDatapath>) -> Result<(), ChangeError> {
-        let outcome = self.reach(&next, ready).await;
-        match &outcome {
+        let outcome = match self.reach(&next, ready).await {
             Ok(()) => {
                 self.changes.policies.commit(next);
                 self.forget_failed();
+                Ok(())
             }
-            Err(_) => self.undo().await,
-        }
+            Err(error) => Err(match self.undo().await {
+                failures if failures.is_empty() => error,
+                failures => not_undone(error, &failures),
+            }),
+        };
         let retired = std::mem::take(&mut self.retired);
         if self.retired_bytes <= DROPPED_HERE_BYTES_MAX {
             drop(retired);
@@ -166,26 +192,44 @@ impl<'a> TableTransition<'a> {
             if window.is_empty() {
                 return Ok(());
             }
-            let mut failure = None;
-            let mut asked = Vec::with_capacity(window.len());
-            for one in window {
-                match self.changes.ask(one).await {
-                    Ok(one) => asked.push(one),
-                    Err(error) => {
-                        failure = Some(error);
-                        break;
-                    }
-                }
-            }
-            for one in asked {
-                if let Err(error) = self.on_answer(one).await {
-                    failure.get_or_insert(error);
-                }
-            }
-            if let Some(error) = failure {
-                return Err(error);
+            let failures = self.apply_window(window, &mut BTreeSet::new()).await;
+            if let Some(failed) = failures.into_iter().next() {
+                return Err(failed.error);
             }
         }
+    }
+
+    /// Changes these datapaths, each whatever becomes of the others, and says which could not be changed. Runtimes that take no commands
+    /// are asked once.
+    async fn apply_window(
+        &mut self,
+        window: Vec<PreparedDatapath>,
+        overloaded: &mut BTreeSet<usize>,
+    ) -> Vec<FailedDatapath> {
+        let mut failures = Vec::new();
+        let mut asked = Vec::with_capacity(window.len());
+        for one in window {
+            let (connection, runtime) = (one.connection(), one.context.runtime);
+            let answer = if overloaded.contains(&runtime) {
+                Err(ChangeError::Overloaded)
+            } else {
+                self.changes.ask(one).await
+            };
+            match answer {
+                Ok(one) => asked.push(one),
+                Err(error) => {
+                    overloaded.insert(runtime);
+                    failures.push(FailedDatapath { connection, error });
+                }
+            }
+        }
+        for one in asked {
+            let connection = one.to.spec.id;
+            if let Err(error) = self.on_answer(one).await {
+                failures.push(FailedDatapath { connection, error });
+            }
+        }
+        failures
     }
 
     async fn on_answer(&mut self, asked: AskedDatapath) -> Result<(), ChangeError> {
@@ -230,27 +274,37 @@ impl<'a> TableTransition<'a> {
         self.steps_released += done.steps_released;
     }
 
-    /// Gives every datapath that was changed the engines again that it had.
-    async fn undo(&mut self) {
+    /// Gives every datapath that was changed the engines again that it had; those that could not get them keep what they have.
+    async fn undo(&mut self) -> Vec<FailedDatapath> {
         let mut left = std::mem::take(&mut self.changed);
+        let (mut failures, mut overloaded) = (Vec::new(), BTreeSet::new());
         for _ in 0..LOOKS_MAX {
             let back = self.changes_back(&mut left);
             if back.is_empty() {
-                return;
+                return failures;
             }
-            let undone = match prepare(back).await {
-                Ok(ready) => self.apply(ready).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = undone {
-                tracing::error!(%error, "a change could not be undone everywhere");
-                return;
+            let (ready, mut failed) = prepare_each(back).await;
+            let mut ready = ready.into_iter().peekable();
+            while ready.peek().is_some() {
+                let window = ready.by_ref().take(WINDOW).collect();
+                failed.extend(self.apply_window(window, &mut overloaded).await);
             }
+            for FailedDatapath { connection, error } in &failed {
+                left.remove(connection);
+                tracing::error!(connection, %error, "a change was not undone on a connection");
+            }
+            failures.extend(failed);
             // Whatever is left has ended, comes still, or has changed by itself.
             self.changed.clear();
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         tracing::error!(datapaths = left.len(), "a change could not be undone everywhere");
+        let late = |connection| FailedDatapath {
+            connection,
+            error: ChangeError::Overloaded,
+        };
+        failures.extend(left.into_keys().map(late));
+        failures
     }
 
     /// What has to happen to those of the changed datapaths that do not have again what they had.
@@ -289,6 +343,27 @@ async fn prepare(changes: Vec<DatapathChange>) -> Result<Vec<PreparedDatapath>, 
         let prepared = tokio::task::spawn_blocking(move || prepare_here(some)).await;
         ready.extend(prepared.map_err(|_| ChangeError::Ending)??);
     }
+}
+
+/// Gets each of them ready that can be, off this thread; beside those, the others.
+async fn prepare_each(changes: Vec<DatapathChange>) -> (Vec<PreparedDatapath>, Vec<FailedDatapath>) {
+    let (mut ready, mut failures) = (Vec::with_capacity(changes.len()), Vec::new());
+    let mut changes = changes.into_iter().peekable();
+    while changes.peek().is_some() {
+        let some: Vec<_> = changes.by_ref().take(PREPARED_AT_ONCE).collect();
+        let connections: Vec<_> = some.iter().map(DatapathChange::connection).collect();
+        let prepare = move || some.into_iter().map(DatapathChange::prepare).collect::<Vec<_>>();
+        let prepared = tokio::task::spawn_blocking(prepare).await;
+        let prepared =
+            prepared.unwrap_or_else(|_| connections.iter().map(|_| Err(ChangeError::Ending)).collect());
+        for (connection, prepared) in connections.into_iter().zip(prepared) {
+            match prepared {
+                Ok(prepared) => ready.push(prepared),
+                Err(error) => failures.push(FailedDatapath { connection, error }),
+            }
+        }
+    }
+    (ready, failures)
 }
 
 pub(super) fn prepare_here(changes: Vec<DatapathChange>) -> Result<Vec<PreparedDatapath>, ChangeError> {

@@ -210,6 +210,17 @@ pub enum ChangeError {
         service: String,
         problem: String,
     },
+    /// It failed, and datapaths that had been changed before could not be changed back.
+    #[error(
+        "{cause}, but for what could not be changed back, and keeps what the change brought until the next change: {}",
+        connections.join("; ")
+    )]
+    NotUndone {
+        /// Why the change failed.
+        cause: Box<ChangeError>,
+        /// The connections, each with the reason; of many, the first ones and how many more.
+        connections: Vec<String>,
+    },
     /// A runtime took no commands.
     #[error("a runtime thread takes no commands: the node is overloaded; nothing has changed")]
     Overloaded,

@@ -1,7 +1,8 @@
 //! Kinds of policies that tests change: a witness that notices a step that went around it, and versions that fail.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use provost_engine::{
     AttachError, CallState, ConfigError, DatapathContext, Direction, Environment, Filter, FilterEngine,
@@ -29,6 +30,10 @@ pub(crate) enum Behaviour {
     },
     /// It fits no datapath.
     FitsNone,
+    /// It does not take over from another version on the connection of [`Notes::odd_connection`].
+    RefusesStateThere,
+    /// It fits every datapath but that of the connection of [`Notes::unfit_connection`].
+    FitsElsewhere,
 }
 
 /// A version that fails does so while it is on probation, also where hardly a call is made a second: a probation has 64 calls at
@@ -36,7 +41,7 @@ pub(crate) enum Behaviour {
 const STEPS_TO_FAILURE_MAX: u64 = 32;
 
 /// The versions that a test's node has.
-pub(crate) const VERSIONS: [(u32, Behaviour); 6] = [
+pub(crate) const VERSIONS: [(u32, Behaviour); 8] = [
     (1, Behaviour::Good),
     (2, Behaviour::Good),
     (3, Behaviour::Holds { ns_max: 2_000_000 }),
@@ -48,6 +53,8 @@ pub(crate) const VERSIONS: [(u32, Behaviour); 6] = [
         },
     ),
     (6, Behaviour::FitsNone),
+    (7, Behaviour::RefusesStateThere),
+    (8, Behaviour::FitsElsewhere),
 ];
 
 /// What all witnesses of a test have noticed.
@@ -58,6 +65,12 @@ pub(crate) struct Notes {
     /// Messages of calls that went around an engine that has known the call from its beginning.
     pub(crate) missed: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// The connections that an engine was prepared for.
+    pub(crate) connections: Mutex<BTreeSet<u64>>,
+    /// A connection on which a version does not take over; none has the number 0.
+    pub(crate) odd_connection: AtomicU64,
+    /// One that a version does not fit.
+    pub(crate) unfit_connection: AtomicU64,
     seed: AtomicU64,
 }
 
@@ -123,7 +136,18 @@ struct Attached {
 
 impl Policy for Attached {
     fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
-        if self.behaviour == Behaviour::FitsNone {
+        let connection = datapath_context.connection;
+        self.notes
+            .connections
+            .lock()
+            .expect("no panic")
+            .insert(connection);
+        let is_unfit = match self.behaviour {
+            Behaviour::FitsNone => true,
+            Behaviour::FitsElsewhere => self.notes.unfit_connection.load(Ordering::Relaxed) == connection,
+            _ => false,
+        };
+        if is_unfit {
             return Err(AttachError::new("as asked"));
         }
         let seed = self
@@ -131,6 +155,7 @@ impl Policy for Attached {
             .seed
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mut judge = Judge {
+            connection,
             behaviour: self.behaviour,
             notes: Arc::clone(&self.notes),
             random: SeededRandom::new(seed),
@@ -152,6 +177,7 @@ impl Policy for Attached {
 }
 
 struct Judge {
+    connection: u64,
     behaviour: Behaviour,
     notes: Arc<Notes>,
     random: SeededRandom,
@@ -224,12 +250,20 @@ impl Filter for Judge {
     }
 
     fn restore(&mut self, _state: &FilterState) -> Result<(), RestoreError> {
-        match self.behaviour {
-            Behaviour::RefusesState => Err(RestoreError::Damaged {
+        let refuses = match self.behaviour {
+            Behaviour::RefusesState => true,
+            Behaviour::RefusesStateThere => {
+                self.notes.odd_connection.load(Ordering::Relaxed) == self.connection
+            }
+            _ => false,
+        };
+        if refuses {
+            Err(RestoreError::Damaged {
                 kind: WITNESS,
                 reason: "as asked".into(),
-            }),
-            _ => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }
