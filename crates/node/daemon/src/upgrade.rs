@@ -73,6 +73,9 @@ pub enum UpgradeError {
         /// What it said, or what became of it.
         reason: String,
     },
+    /// An engine has failed on probation meanwhile.
+    #[error("an engine has failed on trial: first the change that brought it is taken back; try again")]
+    TakesBack,
     /// Requests of apps did not come to an end.
     #[error("requests of apps have not come to an end in {0:?}: try again")]
     Requests(Duration),

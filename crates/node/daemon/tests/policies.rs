@@ -14,9 +14,12 @@ use kinds::{Notes, WITNESS};
 use provost_random::SeededRandom;
 use provost_wire::Code;
 use provost_wire::descriptor::{Parts, completion_kind};
+use provostd::config::Sources;
+use provostd::hot_restart::{Predecessor, UpgradeError, UpgradeRequest};
 use provostd::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, OnFault, Position, Reach, Report, Upgrade,
 };
+use provostd::{Node, NodeParts};
 use support::*;
 use traffic::Traffic;
 
@@ -30,6 +33,8 @@ const ROUNDS: u32 = 12;
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 /// Connections of the client.
 const CONNECTIONS: usize = 3;
+/// The variable that names the control socket to a process that is to take over from a test.
+const SOCKET_VARIABLE: &str = "PROVOST_TEST_CONTROL_SOCKET";
 
 /// Nodes between which traffic goes, and the one that is changed.
 struct Scene {
@@ -208,7 +213,9 @@ fn a_change_that_cannot_be_undone_on_one_connection_is_undone_on_the_others() {
     let text = refused.to_string();
     for part in [
         format!("did not take over on connection {odd} "),
-        format!("could not be changed back, and keeps what the change brought until the next change: connection {stuck}: "),
+        format!(
+            "could not be changed back, and keeps what the change brought until the next change: connection {stuck}: "
+        ),
     ] {
         assert!(text.contains(&part), "{text}");
     }
@@ -369,6 +376,71 @@ fn an_upgrade_that_fails_on_connections_that_open_after_it_is_taken_back_too() {
     assert_ne!(notes.failures.load(Ordering::Relaxed), 0);
     let report = change(upgrade("w", 2));
     assert!(report.before.contains("version = 1"), "{report:?}");
+}
+
+/// The new process would not know of the failure.
+#[test]
+fn a_failure_on_probation_while_the_node_is_replaced_is_dealt_with_first() {
+    let notes = Arc::new(Notes::default());
+    let node = TestNode::start_with_kinds(|_| {}, kinds::registry(&notes));
+    let (mut server, mut client) = (TestApp::attach(&node), TestApp::attach(&node));
+    server.bind();
+    let connection = client.connect();
+    let change = |change| node.node.change(change, Mode::Apply);
+    change(attach(witness("w", 1))).expect("attached");
+    change(upgrade("w", 5)).expect("a version that fails later");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| directory.path().join(name);
+    let script = format!(
+        "touch {0}/started; until [ -e {0}/go ]; do sleep 0.01; done; export {SOCKET_VARIABLE}={1}; \
+         exec {2} --exact the_successor_of_a_test --ignored --nocapture",
+        directory.path().display(),
+        node.socket.display(),
+        std::env::current_exe().expect("a program").display(),
+    );
+    let outcome = node.node.begin_upgrade(UpgradeRequest {
+        binary: Some("/bin/sh".into()),
+        arguments: Some(vec!["-c".into(), script.into()]),
+        ready_within: Some(WAIT_MAX),
+    });
+    let until = Instant::now() + WAIT_MAX;
+    while !file("started").exists() {
+        assert!(Instant::now() < until, "the other process does not start");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while notes.failures.load(Ordering::Relaxed) == 0 {
+        assert_eq!(call(&mut server, &mut client, connection).0, Code::Ok);
+    }
+    std::fs::write(file("go"), "").expect("a file");
+    let outcome = outcome.blocking_recv().expect("an outcome");
+    if let Ok(report) = &outcome
+        && let Some(process) = rustix::process::Pid::from_raw(report.process as i32)
+    {
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+    }
+    assert!(matches!(outcome, Err(UpgradeError::TakesBack)), "{outcome:?}");
+    let report = change(upgrade("w", 2)).expect("a good version");
+    assert!(report.before.contains("version = 1"), "{report:?}");
+    assert_eq!(call(&mut server, &mut client, connection).0, Code::Ok);
+}
+
+#[test]
+#[ignore = "another test starts it in a process of its own, which is to take over from that one"]
+fn the_successor_of_a_test() {
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
+        return;
+    };
+    let mut config = provostd::Config::default();
+    config.control.socket = socket.into();
+    let parts = NodeParts {
+        config,
+        kinds: kinds::registry(&Arc::default()),
+        sources: Sources::default(),
+    };
+    let predecessor = Predecessor::at_standard_input().expect("a channel");
+    if let Ok(node) = Node::hot_restart(parts, predecessor) {
+        node.join();
+    }
 }
 
 #[test]

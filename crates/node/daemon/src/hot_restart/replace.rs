@@ -92,6 +92,7 @@ pub(crate) async fn replace(
     let process = successor.child.id();
     tracing::info!(process, binary = %successor.binary.display(), "another process gets ready to take over");
     let (successor, ready) = prepare(successor, preview, shutdown).await?;
+    check_probations(plane)?;
     let carried = carried_clients(&ready);
     let prepared = began.elapsed();
 
@@ -130,8 +131,12 @@ pub(crate) async fn replace(
         parts: parts_to_send,
         limit,
     };
-    let handed = transfer_state(plane, &frozen, receiver, reader).await;
-    let transferred = match handed {
+    let handed = async {
+        // The runtimes' last events have been heard.
+        check_probations(plane)?;
+        transfer_state(plane, &frozen, receiver, reader).await
+    };
+    let transferred = match handed.await {
         Ok(transferred) => transferred,
         Err(error) => {
             frozen.into_iter().for_each(FrozenRuntime::thaw);
@@ -186,6 +191,14 @@ async fn prepare(
             Err(UpgradeError::ShuttingDown)
         }
     }
+}
+
+/// A change that is to be taken back is taken back first: the other process would go on with it.
+fn check_probations(plane: &ControlPlane) -> Result<(), UpgradeError> {
+    if plane.changes.is_to_take_back() {
+        return Err(UpgradeError::TakesBack);
+    }
+    Ok(())
 }
 
 /// The clients that the other process goes on with.

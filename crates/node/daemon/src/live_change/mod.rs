@@ -136,6 +136,8 @@ pub(crate) struct LiveChanges {
     on_probation: RefCell<VecDeque<LiveChange>>,
     /// Engines that have failed after a change of which nothing was heard yet.
     early: RefCell<VecDeque<EngineFailed>>,
+    /// Failures on probation whose change has not been taken back yet.
+    to_take_back: Cell<usize>,
 }
 
 /// What came of a migration to another transport.
@@ -165,7 +167,13 @@ impl LiveChanges {
             next_id: Cell::new(1),
             on_probation: RefCell::default(),
             early: RefCell::default(),
+            to_take_back: Cell::new(0),
         }
+    }
+
+    /// Whether a change is to be taken back, as an engine of it has failed on probation: this process alone knows of that.
+    pub(crate) fn is_to_take_back(&self) -> bool {
+        self.to_take_back.get() > 0
     }
 
     /// Carries out a change of the table, and says what came of it.
@@ -463,7 +471,12 @@ impl LiveChanges {
         self.note_failure(&failed);
         if matches!(failed.remedy, FaultRemedy::WentBack | FaultRemedy::Withdrawn) {
             self.policies.history.note_failure(failed.tag, &failed.reason);
-            tokio::task::spawn_local(Rc::clone(self).take_back(failed.tag));
+            let changes = Rc::clone(self);
+            self.to_take_back.set(self.to_take_back.get() + 1);
+            tokio::task::spawn_local(async move {
+                changes.take_back(failed.tag).await;
+                changes.to_take_back.set(changes.to_take_back.get() - 1);
+            });
         }
     }
 
@@ -509,7 +522,7 @@ impl LiveChanges {
     }
 
     /// Takes the change back everywhere that brought an instance, as an engine of it has failed on probation.
-    async fn take_back(self: Rc<Self>, tag: EngineTag) {
+    async fn take_back(self: &Rc<Self>, tag: EngineTag) {
         let Ok(_turn) = self.policies.hold().await else {
             return;
         };
@@ -525,7 +538,7 @@ impl LiveChanges {
             Some(Some(previous)) => next.entries[at] = previous,
             Some(None) => drop(next.entries.remove(at)),
         }
-        let mut transition = TableTransition::new(&self, TransitionKind::TakeBack);
+        let mut transition = TableTransition::new(self, TransitionKind::TakeBack);
         let outcome = transition.run(next, Vec::new()).await;
         let id = self.roll_back_after_probation(tag);
         match outcome {

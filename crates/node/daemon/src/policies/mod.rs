@@ -20,7 +20,8 @@
 //! - On probation (until so many calls have begun and so much time has passed since the change): the engine before, with
 //!   the state of the moment of the change; of a policy that was attached just then, none. The control plane then takes
 //!   the change back everywhere. Engines of datapaths that open just after the change are on probation too. (Trials are
-//!   not handed over to a process that takes over: an engine that fails there has failed later.)
+//!   not handed over to a process that takes over: an engine that fails there has failed later. One that fails while that gets ready keeps
+//!   it from taking over until the change has been taken back.)
 //! - Later: what the attachment's `on_fault` says. `deny` ends the calls that it would judge with UNAVAILABLE, `pass`
 //!   lets them pass. Setting or upgrading the policy makes it judge again.
 //!
