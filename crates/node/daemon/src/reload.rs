@@ -275,8 +275,8 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
     Ok(target)
 }
 
-/// Puts texts in the places of files. Nothing is replaced before all of them are on the disk; then `first` is, so that no policy is
-/// ever in none of the files.
+/// Puts texts in the places of files. Nothing is replaced before all of them are on the disk, with what was there; then `first` is, so that
+/// no policy is ever in none of the files.
 fn replace_all(files: &BTreeMap<PathBuf, String>, first: &Path) -> Result<(), ReloadError> {
     let failed = |path: &Path, source| ReloadError::Write {
         path: path.to_path_buf(),
@@ -288,15 +288,17 @@ fn replace_all(files: &BTreeMap<PathBuf, String>, first: &Path) -> Result<(), Re
     }
     drafts.sort_by_key(|draft| draft.path != first);
     for draft in &drafts {
-        std::fs::rename(&draft.fresh, &draft.path).map_err(|source| failed(&draft.path, source))?;
+        draft.put().map_err(|source| failed(&draft.path, source))?;
     }
     Ok(())
 }
 
-/// What is to take the place of a file, beside it on the disk, and what was there, kept. It is gone with this.
+/// What is to take the place of a file, and a copy of what is there, both beside it on the disk. They are gone with this.
 struct FileDraft {
     path: PathBuf,
     fresh: PathBuf,
+    /// The copy, and what it is to be called.
+    kept: Option<[PathBuf; 2]>,
 }
 
 impl FileDraft {
@@ -309,20 +311,32 @@ impl FileDraft {
         let draft = FileDraft {
             path: path.to_path_buf(),
             fresh: beside(".new"),
+            kept: path.exists().then(|| [beside(".bak.new"), beside(".bak")]),
         };
         std::fs::write(&draft.fresh, text)?;
         std::fs::File::open(&draft.fresh)?.sync_all()?;
-        if path.exists() {
+        if let Some([copy, _]) = &draft.kept {
             std::fs::set_permissions(&draft.fresh, std::fs::metadata(path)?.permissions())?;
-            std::fs::copy(path, beside(".bak"))?;
+            std::fs::copy(path, copy)?;
+            std::fs::File::open(copy)?.sync_all()?;
         }
         Ok(draft)
+    }
+
+    fn put(&self) -> std::io::Result<()> {
+        if let Some([copy, name]) = &self.kept {
+            std::fs::rename(copy, name)?;
+        }
+        std::fs::rename(&self.fresh, &self.path)
     }
 }
 
 impl Drop for FileDraft {
     fn drop(&mut self) {
-        // It has taken its place, or is of no use to anybody.
+        // They have taken their places, or are of no use to anybody.
         let _ = std::fs::remove_file(&self.fresh);
+        if let Some([copy, _]) = &self.kept {
+            let _ = std::fs::remove_file(copy);
+        }
     }
 }

@@ -215,6 +215,17 @@ fn what_cannot_be_written_back_leaves_every_file_as_it_was() {
     assert_eq!(read("10.toml"), WITNESS);
     assert!(!scene.path("10.toml.new").exists() && !scene.path("90-policies.toml").exists());
     std::fs::remove_dir(&in_the_way).expect("a directory");
+    // Nor what was kept when it was written back before.
+    scene.write("10.toml.bak", "# before");
+    let in_the_way = scene.path("10.toml.bak.new");
+    std::fs::create_dir(&in_the_way).expect("a directory");
+    let refused = scene.node().write_config().expect_err("a directory in the way");
+    assert!(refused.to_string().contains("10.toml"), "{refused}");
+    assert_eq!(
+        (read("10.toml"), read("10.toml.bak")),
+        (WITNESS.to_owned(), "# before".to_owned())
+    );
+    std::fs::remove_dir(&in_the_way).expect("a directory");
     // Nor is what an operator writes just now.
     let half = "[[policy]]\nname = \"half\"\nkind =";
     scene.write("90-policies.toml", half);
