@@ -337,9 +337,14 @@ impl Inner {
 }
 
 /// A text of bounded length.
-pub(crate) fn cut(mut text: String) -> String {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX)
+pub(crate) fn cut(text: String) -> String {
+    cut_to(TEXT_BYTES_MAX, text)
+}
+
+/// A text of so many bytes at most, and what says how many are left out.
+pub(crate) fn cut_to(bytes_max: usize, mut text: String) -> String {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max)
             .rev()
             .find(|at| text.is_char_boundary(*at))
             .unwrap_or(0);

@@ -6,15 +6,36 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Credentials;
-use crate::audit_log::{AuditLog, cut};
+use crate::audit_log::{AuditLog, TEXT_BYTES_MAX, cut_to};
 use crate::user_names::UserNames;
 
 use super::roles::Role;
 
-/// Lists and maps in arguments are shown up to so many entries.
-const ENTRIES_MAX: usize = 64;
-/// Arguments are shown up to so many bytes as JSON.
-const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// How much is recorded of a request, and of what came of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordBounds {
+    /// Texts are cut after so many bytes.
+    pub(crate) text_bytes: usize,
+    /// Lists and maps in arguments are shown up to so many entries.
+    entries: usize,
+    /// Arguments are shown up to so many bytes as JSON.
+    arguments_bytes: usize,
+}
+
+impl RecordBounds {
+    /// Of a call that is denied: whoever can open the socket makes such.
+    pub(crate) const DENIED: RecordBounds = RecordBounds {
+        text_bytes: TEXT_BYTES_MAX,
+        entries: 64,
+        arguments_bytes: 256 << 10,
+    };
+    /// Of a change by one who may make it: what was done can be read, whatever policy it is.
+    pub(crate) const PERMITTED: RecordBounds = RecordBounds {
+        text_bytes: 64 << 10,
+        entries: 1024,
+        arguments_bytes: 1 << 20,
+    };
+}
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Record {
@@ -78,44 +99,44 @@ pub(crate) fn write(record: &Record, log: &AuditLog) {
 
 /// The arguments of a request as the audit log shows them: what is at its default is left out, what is long is cut. Whoever may do
 /// nothing can send a request of megabytes too, so what would take many times as much as values is not made into any.
-pub(crate) fn arguments(request: &impl Serialize) -> Value {
-    let mut json = vec![0; ARGUMENTS_BYTES_MAX];
+pub(crate) fn arguments(request: &impl Serialize, bounds: RecordBounds) -> Value {
+    let mut json = vec![0; bounds.arguments_bytes];
     let mut room = &mut json[..];
     if serde_json::to_writer(&mut room, request).is_err() {
-        return Value::String(format!("more than {ARGUMENTS_BYTES_MAX} bytes"));
+        return Value::String(format!("more than {} bytes", bounds.arguments_bytes));
     }
-    let written = ARGUMENTS_BYTES_MAX - room.len();
+    let written = bounds.arguments_bytes - room.len();
     match serde_json::from_slice(&json[..written]) {
-        Ok(value) => shown(value).unwrap_or_else(|| Value::Object(Map::new())),
+        Ok(value) => shown(value, bounds).unwrap_or_else(|| Value::Object(Map::new())),
         Err(error) => Value::String(format!("not shown: {error}")),
     }
 }
 
 /// `None` for what is at its default.
-fn shown(value: Value) -> Option<Value> {
+fn shown(value: Value, bounds: RecordBounds) -> Option<Value> {
     match value {
         Value::Null | Value::Bool(false) => None,
         Value::Number(number) if number.as_f64() == Some(0.0) => None,
         Value::String(text) if text.is_empty() => None,
-        Value::String(text) => Some(Value::String(cut(text))),
+        Value::String(text) => Some(Value::String(cut_to(bounds.text_bytes, text))),
         Value::Array(entries) if entries.is_empty() => None,
         // Bytes, or a list that says more by its length.
-        Value::Array(entries) if entries.len() > ENTRIES_MAX => {
+        Value::Array(entries) if entries.len() > bounds.entries => {
             Some(Value::String(format!("{} entries", entries.len())))
         }
         Value::Array(entries) => Some(Value::Array(
             entries
                 .into_iter()
-                .map(|entry| shown(entry).unwrap_or(Value::Null))
+                .map(|entry| shown(entry, bounds).unwrap_or(Value::Null))
                 .collect(),
         )),
-        Value::Object(fields) if fields.len() > ENTRIES_MAX => {
+        Value::Object(fields) if fields.len() > bounds.entries => {
             Some(Value::String(format!("{} entries", fields.len())))
         }
         Value::Object(fields) => {
             let fields: Map<_, _> = fields
                 .into_iter()
-                .filter_map(|(key, value)| Some((cut(key), shown(value)?)))
+                .filter_map(|(key, value)| Some((cut_to(bounds.text_bytes, key), shown(value, bounds)?)))
                 .collect();
             (!fields.is_empty()).then_some(Value::Object(fields))
         }
@@ -126,7 +147,12 @@ fn shown(value: Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_log::TEXT_BYTES_MAX;
+
+    const ENTRIES_MAX: usize = RecordBounds::DENIED.entries;
+
+    fn arguments(request: &impl Serialize) -> Value {
+        super::arguments(request, RecordBounds::DENIED)
+    }
 
     #[test]
     fn arguments_leave_defaults_out_and_cut_what_is_long() {
@@ -149,6 +175,26 @@ mod tests {
             descriptor_set: vec![7; 5000],
         };
         assert_eq!(arguments(&schema)["descriptor_set"], "5000 entries");
+    }
+
+    #[test]
+    fn a_change_that_may_be_made_is_recorded_whole() {
+        let config = "x".repeat(20 * TEXT_BYTES_MAX);
+        let names: Vec<String> = (0..4 * ENTRIES_MAX)
+            .map(|number| format!("policy-{number}"))
+            .collect();
+        let set = provost_admin::v1::SetPolicyRequest {
+            name: "limit".into(),
+            config: config.clone(),
+            dry_run: false,
+        };
+        let order = provost_admin::v1::OrderPoliciesRequest { names: names.clone() };
+        assert_eq!(super::arguments(&set, RecordBounds::PERMITTED)["config"], config);
+        assert_eq!(
+            super::arguments(&order, RecordBounds::PERMITTED)["names"],
+            serde_json::json!(names)
+        );
+        assert_ne!(arguments(&set)["config"], config);
     }
 
     #[test]

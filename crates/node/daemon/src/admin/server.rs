@@ -15,13 +15,12 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::access::Credentials;
-use crate::audit_log::AuditLog;
-use crate::audit_log::cut;
+use crate::audit_log::{AuditLog, cut, cut_to};
 use crate::config::AdminConfig;
 use crate::log::may_record_refusal;
 use crate::user_names::UserNames;
 
-use super::audit::{self, Record, Who};
+use super::audit::{self, Record, RecordBounds, Who};
 use super::desk::{Counter, Desk};
 use super::{Denied, Role, changes, configuration, dry_run, listings, schemas, status, watching};
 
@@ -127,7 +126,7 @@ impl Server {
         let status = Status::permission_denied(format!("{denied} ({})", self.roles.place));
         // Whoever can open the socket can be refused as often as it likes.
         if let Some(withheld) = may_record_refusal(caller.peer.uid, None) {
-            let mut record = self.record(method, caller, request.get_ref());
+            let mut record = self.record(method, caller, request.get_ref(), RecordBounds::DENIED);
             record.withheld = Some(withheld).filter(|withheld| *withheld > 0);
             record.conclude(&status);
             audit::write(&record, &self.roles.log);
@@ -168,7 +167,8 @@ impl Server {
         F: Future<Output = Result<T, Status>> + 'static,
     {
         let caller = self.admit(method, &request)?;
-        let mut record = self.record(method, caller, request.get_ref());
+        let bounds = RecordBounds::PERMITTED;
+        let mut record = self.record(method, caller, request.get_ref(), bounds);
         let request = request.into_inner();
         let log = Arc::clone(&self.roles.log);
         let carry_out = move |desk: Rc<Desk>| async move {
@@ -183,9 +183,10 @@ impl Server {
                 Ok(done) => {
                     let shown = done.shown();
                     record.number = shown.number;
-                    record.message = cut(shown.summary);
-                    record.before = cut(shown.before);
-                    record.after = cut(shown.after);
+                    let whole = |text| cut_to(bounds.text_bytes, text);
+                    record.message = whole(shown.summary);
+                    record.before = whole(shown.before);
+                    record.after = whole(shown.after);
                 }
                 Err(status) => record.conclude(status),
             }
@@ -227,7 +228,13 @@ impl Server {
         Ok(Response::new(Answers(receiver)))
     }
 
-    fn record(&self, method: Method, caller: Caller, request: &impl Serialize) -> Record {
+    fn record(
+        &self,
+        method: Method,
+        caller: Caller,
+        request: &impl Serialize,
+        bounds: RecordBounds,
+    ) -> Record {
         // Whoever panicked with the lock has left at worst a name out.
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         Record {
@@ -237,7 +244,7 @@ impl Server {
             number: 0,
             who: Who::new(&caller.peer, caller.role, &mut users),
             method: method.name,
-            arguments: audit::arguments(request),
+            arguments: audit::arguments(request, bounds),
             before: String::new(),
             after: String::new(),
             outcome: "OK",
