@@ -224,10 +224,13 @@ pub(crate) fn effective_toml(plane: &ControlPlane) -> String {
 pub(crate) async fn write_back(plane: &ControlPlane) -> Result<PathBuf, ReloadError> {
     let _turn = plane.config.turn().await;
     let sources = plane.config.sources();
+    let path = written_file(&sources)?;
+    // No change comes meanwhile, here or in a process that has taken over: what that one writes is not to be undone.
+    let _unchanged = plane.policies.hold().await?;
     let attachments = plane.policies.effective();
-    let wrote = attachments.clone();
-    let written = tokio::task::spawn_blocking(move || write(&sources, wrote)).await;
-    let path = written.map_err(|_| ChangeError::Ending)??;
+    let (target, wrote) = (path.clone(), attachments.clone());
+    let written = tokio::task::spawn_blocking(move || write(&sources, &target, wrote)).await;
+    written.map_err(|_| ChangeError::Ending)??;
     plane.policies.set_configured(attachments.clone());
     let live = Config {
         policies: Vec::new(),
@@ -239,12 +242,16 @@ pub(crate) async fn write_back(plane: &ControlPlane) -> Result<PathBuf, ReloadEr
     Ok(path)
 }
 
-fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Result<PathBuf, ReloadError> {
-    let target = match (&sources.directory, &sources.file) {
-        (Some(directory), _) => directory.join(WRITTEN_FILE),
-        (None, Some(file)) => file.clone(),
-        (None, None) => return Err(ReloadError::NoFiles),
-    };
+/// The file into which policies are written back.
+fn written_file(sources: &Sources) -> Result<PathBuf, ReloadError> {
+    match (&sources.directory, &sources.file) {
+        (Some(directory), _) => Ok(directory.join(WRITTEN_FILE)),
+        (None, Some(file)) => Ok(file.clone()),
+        (None, None) => Err(ReloadError::NoFiles),
+    }
+}
+
+fn write(sources: &Sources, target: &Path, attachments: Vec<Attachment>) -> Result<(), ReloadError> {
     let listing = crate::policies::to_toml(attachments);
     let mut next: BTreeMap<String, String> = sources.texts()?.into_iter().collect();
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
@@ -255,11 +262,11 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
             source: Box::new(source),
         })?;
         let has_policies = table.remove("policy").is_some() | table.remove("policies").is_some();
-        if has_policies || target.as_path() == Path::new(name) {
+        if has_policies || target == Path::new(name) {
             files.insert(name.into(), table.to_string());
         }
     }
-    let rest = files.entry(target.clone()).or_default();
+    let rest = files.entry(target.to_path_buf()).or_default();
     if !rest.is_empty() {
         rest.push('\n');
     }
@@ -271,8 +278,7 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
             .map(|(path, text)| (path.display().to_string(), text.clone())),
     );
     sources.read_files(&next)?;
-    replace_all(&files, &target)?;
-    Ok(target)
+    replace_all(&files, target)
 }
 
 /// Puts texts in the places of files. Nothing is replaced before all of them are on the disk, with what was there; then `first` is, so that

@@ -14,13 +14,15 @@ use provost_shm::{
 };
 use provost_wire::control::{Reply, Request, Unbind, request};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, RING_SLOTS_MIN};
+use tokio::sync::oneshot;
 
 use super::channel::{Body, Channel, Commit, State};
 use super::fuzzing::{config, control_descriptor, greet, seed_node, send_part};
 use super::state::{App, Node as NodeState, PendingRequest};
-use super::{Predecessor, UpgradeError, UpgradeRequest};
+use super::{Predecessor, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::config::Sources;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Position, Registry};
+use crate::reload::ReloadError;
 use crate::segments::AnnouncedSegments;
 use crate::{Node, NodeParts, Shutdown, StartError};
 
@@ -215,9 +217,36 @@ struct ReplacedNode {
 
 impl ReplacedNode {
     fn new() -> ReplacedNode {
+        ReplacedNode::with_sources(|_| Sources::default())
+    }
+
+    fn with_sources(sources: impl FnOnce(&Path) -> Sources) -> ReplacedNode {
         let directory = tempfile::tempdir().unwrap();
-        let node = Node::start_with(parts(&directory.path().join("control.sock"))).unwrap();
+        let parts = NodeParts {
+            sources: sources(directory.path()),
+            ..parts(&directory.path().join("control.sock"))
+        };
+        let node = Node::start_with(parts).unwrap();
         ReplacedNode { node, directory }
+    }
+
+    /// Has a process take over once there is the file `go`.
+    fn begin(&self) -> oneshot::Receiver<Result<UpgradeReport, UpgradeError>> {
+        let script = format!(
+            "touch \"$0/started\"; until [ -e \"$0/go\" ]; do sleep 0.01; done; export {SOCKET_VARIABLE}=\"$0/control.sock\"; \
+             exec \"$1\" --exact hot_restart::tests::the_successor_of_a_test --ignored --nocapture"
+        );
+        let outcome = self.node.begin_upgrade(self.request(&script));
+        self.read("started");
+        outcome
+    }
+
+    /// Lets it take over, and ends it.
+    fn let_it_take_over(&self, outcome: oneshot::Receiver<Result<UpgradeReport, UpgradeError>>) {
+        std::fs::write(self.file("go"), "").unwrap();
+        let report = outcome.blocking_recv().unwrap().unwrap();
+        let process = rustix::process::Pid::from_raw(report.process as i32).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -270,12 +299,7 @@ fn a_node_that_is_to_end_does_not_wait_for_its_successor_to_get_ready() {
 #[test]
 fn a_change_that_waits_while_the_node_is_replaced_is_refused() {
     let replaced = ReplacedNode::new();
-    let script = format!(
-        "touch \"$0/started\"; until [ -e \"$0/go\" ]; do sleep 0.01; done; export {SOCKET_VARIABLE}=\"$0/control.sock\"; \
-         exec \"$1\" --exact hot_restart::tests::the_successor_of_a_test --ignored --nocapture"
-    );
-    let outcome = replaced.node.begin_upgrade(replaced.request(&script));
-    replaced.read("started");
+    let outcome = replaced.begin();
     let (asks, asked) = mpsc::sync_channel(1);
     std::thread::scope(|scope| {
         let node = &replaced.node;
@@ -288,13 +312,37 @@ fn a_change_that_waits_while_the_node_is_replaced_is_refused() {
         asked.recv().unwrap();
         // Orders come in their order: when this one is refused, the change before it waits for its turn.
         assert!(replaced.node.write_config().is_err());
-        std::fs::write(replaced.file("go"), "").unwrap();
-        let report = outcome.blocking_recv().unwrap().unwrap();
+        replaced.let_it_take_over(outcome);
         let changed = changing.join().unwrap();
-        let process = rustix::process::Pid::from_raw(report.process as i32).unwrap();
-        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
         assert!(matches!(changed, Err(ChangeError::Replaced)), "{changed:?}");
     });
+}
+
+#[test]
+fn nothing_is_written_back_by_a_process_that_was_replaced() {
+    let replaced = ReplacedNode::with_sources(|directory| Sources {
+        file: Some(directory.join("provostd.toml")),
+        ..Sources::default()
+    });
+    std::fs::write(replaced.file("provostd.toml"), "").unwrap();
+    let attachment = Attachment::of_kind("null");
+    let at = Position::Last;
+    let attach = Change::Attach { attachment, at };
+    replaced.node.change(attach, Mode::Apply).unwrap();
+    let outcome = replaced.begin();
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| replaced.node.write_config());
+        replaced.let_it_take_over(outcome);
+        let written = writing.join().unwrap();
+        assert!(
+            matches!(
+                written,
+                Err(ReloadError::Policy(ChangeError::Replaced | ChangeError::Ending))
+            ),
+            "{written:?}"
+        );
+    });
+    assert_eq!(replaced.read("provostd.toml"), "");
 }
 
 #[test]
