@@ -217,7 +217,7 @@ impl Services {
 
     /// Counts schemas that the process before had for the users whose apps go on with them.
     pub(crate) fn count_for(&self, users: impl IntoIterator<Item = (SchemaHash, u32)>) {
-        self.schemas.count_for(&users.into_iter().collect());
+        self.schemas.count_for(users);
     }
 
     /// Takes a schema that an operator gives, and says which services it has. It goes before what apps bring.

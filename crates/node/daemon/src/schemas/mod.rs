@@ -13,7 +13,7 @@ mod opaque;
 mod room;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -385,8 +385,12 @@ impl SchemaStore {
     }
 
     /// Counts schemas that the process before had for the users who go on with them.
-    pub fn count_for(&self, users: &HashMap<SchemaHash, u32>) {
-        self.lock().count_for(users);
+    pub fn count_for(&self, users: impl IntoIterator<Item = (SchemaHash, u32)>) {
+        let mut of_each: HashMap<SchemaHash, BTreeSet<u32>> = HashMap::new();
+        for (schema, user) in users {
+            of_each.entry(schema).or_default().insert(user);
+        }
+        self.lock().count_for(&of_each);
     }
 
     /// The schemas in memory, by service and hash.

@@ -4,7 +4,7 @@
 //! that fit here need not fit another process, which takes them anew. It takes them all the same ([`SchemaOwner::Predecessor`]), and
 //! forgets, when somebody needs the room, what nobody has gone on with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use provost_schema::SchemaHash;
@@ -93,11 +93,11 @@ impl KnownSchemas {
         })
     }
 
-    /// Counts sets that the process before had for the user of their services, if all of these have one.
-    pub(super) fn count_for(&mut self, users: &HashMap<SchemaHash, u32>) {
+    /// Counts sets that the process before had for the user whose apps use them, if all are of one.
+    pub(super) fn count_for(&mut self, users: &HashMap<SchemaHash, BTreeSet<u32>>) {
         let predecessors = self.sets.values_mut();
         for set in predecessors.filter(|set| set.owner == SchemaOwner::Predecessor) {
-            let mut found = set.services.iter().filter_map(|hash| users.get(hash));
+            let mut found = set.services.iter().filter_map(|hash| users.get(hash)).flatten();
             if let Some(user) = found.next()
                 && found.all(|other| other == user)
             {
@@ -206,8 +206,7 @@ mod tests {
                 .unwrap()
         };
         let (used, of_nobody) = (take(&["A", "B", "C"]), take(&["D"]));
-        let users = [(used[0].hash, 7), (SchemaHash([0; 32]), 8)];
-        store.count_for(&users.into());
+        store.count_for([(used[0].hash, 7), (SchemaHash([0; 32]), 8)]);
         let refused = store.add(&encoded(&["E", "F"], 0), None, USER);
         assert!(
             matches!(
@@ -222,5 +221,26 @@ mod tests {
         );
         assert!(store.add(&encoded(&["E"], 0), None, USER).is_ok());
         drop((used, of_nobody));
+    }
+
+    #[test]
+    fn a_set_whose_apps_are_of_two_users_counts_for_neither() {
+        // Both use one service of it, or each another one.
+        for of_second in [0, 1] {
+            let store = SchemaStore::new(BOUNDS, None);
+            let used = store
+                .add(&encoded(&["A", "B"], 0), None, SchemaOwner::Predecessor)
+                .unwrap();
+            let users = [(used[0].hash, 7), (used[of_second].hash, 8), (used[0].hash, 7)];
+            store.count_for(users);
+            let owners = |store: &SchemaStore| {
+                let known = store.lock();
+                known.sets.values().map(|set| set.owner).collect::<Vec<_>>()
+            };
+            assert_eq!(owners(&store), [SchemaOwner::Predecessor]);
+            // One of them has gone by the time of the next process.
+            store.count_for([(used[0].hash, 8)]);
+            assert_eq!(owners(&store), [SchemaOwner::User(8)]);
+        }
     }
 }
