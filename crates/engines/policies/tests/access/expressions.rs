@@ -334,18 +334,45 @@ fn the_longer_a_condition_the_fewer_elements_it_is_tried_on() {
 fn protobuf_is_decoded_before_a_quantifier_reads_of_it_again_and_again() {
     let shop = Shop::open();
     let protobuf = DynamicMessage::new(shop.message("Order")).encode_to_vec();
+    let listed = |count: usize| vec!["'a'"; count].join(", ");
+    let long = ["request.id.startsWith(p)"; 4].join(" || ");
+    let not_whole = Err(Failure::NotWhole);
     for (text, expected) in [
         (
-            "request.id.startsWith('a') || request.id.startsWith('b')",
+            "request.id.startsWith('a') || request.id.startsWith('b')".to_owned(),
             Ok(false),
         ),
-        ("['a', 'b'].exists(p, metadata['user'].startsWith(p))", Ok(true)),
         (
-            "['a', 'b'].exists(p, request.id.startsWith(p))",
-            Err(Failure::NotWhole),
+            "['a', 'b'].exists(p, metadata['user'].startsWith(p))".to_owned(),
+            Ok(true),
+        ),
+        (
+            "['a', 'b'].exists(p, request.id.startsWith(p))".to_owned(),
+            Ok(false),
+        ),
+        (
+            format!("[{}].exists(p, request.id.startsWith(p))", listed(16)),
+            Ok(false),
+        ),
+        (
+            format!("[{}].exists(p, request.id.startsWith(p))", listed(17)),
+            not_whole,
+        ),
+        (format!("[{}].exists(p, {long})", listed(8)), Ok(false)),
+        (format!("[{}].exists(p, {long})", listed(9)), not_whole),
+        (
+            format!(
+                "[{0}].exists(q, [{0}].exists(p, request.id.startsWith(p == q ? p : q)))",
+                listed(5)
+            ),
+            not_whole,
+        ),
+        (
+            "request.numbers.exists(n, request.id == 'a')".to_owned(),
+            not_whole,
         ),
     ] {
-        let expression = shop.compile(text).unwrap();
+        let expression = shop.compile(&text).unwrap();
         let mut metadata = Vec::new();
         provost_wire::metadata::append(&mut metadata, "user", b"ann").unwrap();
         let judged = shop.evaluate_protobuf(&expression, &protobuf, &metadata);

@@ -20,6 +20,9 @@ pub(crate) const PARTS_PER_STEP: u32 = 8;
 const STEP_BYTES: usize = 64;
 /// Records of a protobuf message that are walked for one field, at most: a message that has more is decoded.
 const PROTOBUF_RECORDS_MAX: u32 = 1_024;
+/// Steps of quantifiers for all their elements up to which a field that their conditions read is read of protobuf for each: as often as of a
+/// condition that is written out for each element of a short list. For more, the message is decoded once.
+const PROTOBUF_STEPS_MAX: usize = 16;
 /// Quantifiers within each other, at most.
 pub(crate) const VARIABLES_MAX: usize = 4;
 
@@ -138,8 +141,8 @@ struct Evaluation<'a> {
     inputs: Inputs<'a>,
     variables: [Val<'a>; VARIABLES_MAX],
     steps_left: u32,
-    /// Whether a quantifier goes over its elements.
-    is_repeated: bool,
+    /// Steps of the quantifiers around, for all their elements; 1 outside.
+    repeated: usize,
 }
 
 type EvaluationResult<'a> = Result<Val<'a>, Failure>;
@@ -150,7 +153,7 @@ impl<'a> Evaluation<'a> {
             inputs: *inputs,
             variables: [Val::Bool(false); VARIABLES_MAX],
             steps_left: STEPS_MAX,
-            is_repeated: false,
+            repeated: 1,
         }
     }
 
@@ -358,13 +361,13 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// A field of the message itself, if that is protobuf: read of its bytes. (Not for each element that a quantifier goes over:
-    /// to decode the message once costs less.)
+    /// A field of the message itself, if that is protobuf: read of its bytes. (Not for each of many elements that a quantifier goes
+    /// over: to decode the message once costs less.)
     fn read_protobuf(&self, field: &'a FieldOf) -> Option<Result<Option<Value<'a>>, Failure>> {
         let protobuf = self
             .inputs
             .protobuf
-            .filter(|_| matches!(field.base, PathBase::Message) && !self.is_repeated)?;
+            .filter(|_| matches!(field.base, PathBase::Message) && self.repeated <= PROTOBUF_STEPS_MAX)?;
         let (tables, path) = (self.inputs.tables, &field.path);
         let read = Scratch::of_thread(|scratch| {
             tables.read_protobuf_within(PROTOBUF_RECORDS_MAX, path, protobuf, scratch)
@@ -484,7 +487,7 @@ impl<'a> Evaluation<'a> {
             QuantifierRange::Values(values) => {
                 for value in values {
                     let val = self.val(value)?;
-                    if tally.is_decided_by(self.holds(of, val))? {
+                    if tally.is_decided_by(self.holds(of, val, values.len()))? {
                         break;
                     }
                 }
@@ -499,7 +502,8 @@ impl<'a> Evaluation<'a> {
                         QuantifierRange::Keys(_) => elements.key(index)?.and_then(Val::of),
                         _ => elements.get(index)?.and_then(Val::of),
                     };
-                    if tally.is_decided_by(self.holds(of, val.ok_or(Failure::Type)?))? {
+                    let val = val.ok_or(Failure::Type)?;
+                    if tally.is_decided_by(self.holds(of, val, elements.len() as usize))? {
                         break;
                     }
                 }
@@ -508,12 +512,14 @@ impl<'a> Evaluation<'a> {
         tally.result()
     }
 
-    fn holds(&mut self, of: &'a Quantified, val: Val<'a>) -> Result<bool, Failure> {
+    /// Whether the condition holds for one of so many elements.
+    fn holds(&mut self, of: &'a Quantified, val: Val<'a>, elements: usize) -> Result<bool, Failure> {
         self.steps(of.steps)?;
         self.variables[usize::from(of.slot)] = val;
-        let is_repeated = std::mem::replace(&mut self.is_repeated, true);
+        let around = self.repeated;
+        self.repeated = around.saturating_mul(elements).saturating_mul(of.steps as usize);
         let holds = self.bool(&of.body);
-        self.is_repeated = is_repeated;
+        self.repeated = around;
         holds
     }
 }
