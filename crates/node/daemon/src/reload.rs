@@ -117,7 +117,9 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
 async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     // A process that gets ready to take over reads the same files, and opens listeners that are new in them.
     drop(plane.policies.hold().await?);
+    check_not_draining(plane)?;
     let new = read_whole(plane, LibraryCheck::Load).await?;
+    check_not_draining(plane)?;
     let changes = diff(&effective(plane), &new);
     let attachments = new.all_attachments();
     let change = Change::Apply {
@@ -128,7 +130,14 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let certificates = plane.peers.grpc.prepare(&next)?;
     let undone = plane.policies.made_at_run_time().undone_by(&attachments);
     plane.policies.maker.set_configured(&attachments);
-    let policies = plane.changes.carry_out(change, Mode::Apply).await?;
+    let policies = plane
+        .changes
+        .carry_out(change, Mode::Apply)
+        .await
+        .inspect_err(|_| {
+            let configured = plane.policies.configured();
+            plane.policies.maker.set_configured(&configured);
+        })?;
     plane.policies.set_configured(attachments);
     // From here on nothing can fail.
     crate::log::set_level(&new.log);
@@ -138,7 +147,9 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
     plane.peers.grpc.put(certificates);
-    plane.grpc.change_listeners(listeners).await;
+    if check_not_draining(plane).is_ok() {
+        plane.grpc.change_listeners(listeners).await;
+    }
     plane.relays.follow_routes();
     plane.connector.learn_schemas_ahead();
     enforcement::enforce(plane);
@@ -171,6 +182,14 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         policies,
         warnings: warnings.collect(),
     })
+}
+
+/// A node that lets nobody in any more would open the listeners of the files again.
+fn check_not_draining(plane: &ControlPlane) -> Result<(), ChangeError> {
+    if plane.connections.is_draining() {
+        return Err(ChangeError::Ending);
+    }
+    Ok(())
 }
 
 /// Reads the files and checks them whole.

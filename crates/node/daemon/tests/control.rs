@@ -11,7 +11,8 @@ use provost_wire::control::{Attach, Connect, Failed, Request, reply, request};
 use provost_wire::descriptor::{Batch, Parts, Submission, completion_kind, submission_kind};
 use provostd::config::{RouteConfig, RouteTransport};
 use provostd::hot_restart::{UpgradeError, UpgradeRequest};
-use provostd::{Shutdown, TransportKind};
+use provostd::policies::ChangeError;
+use provostd::{ReloadError, Shutdown, TransportKind};
 use support::*;
 
 fn attach_bare(node: &TestNode, attach: Attach, memfd: Option<&Memfd>) -> Failed {
@@ -406,6 +407,9 @@ fn draining_lets_a_call_finish_and_then_stops() {
         std::thread::sleep(Duration::from_millis(1));
     };
     assert!(matches!(refused, Err(UpgradeError::ShuttingDown)), "{refused:?}");
+    let refused = far.node.reload();
+    let is_ending = matches!(refused, Err(ReloadError::Policy(ChangeError::Ending)));
+    assert!(is_ending, "{refused:?}");
     assert!(!far.node.has_ended());
     let answer = server.write_note(1, 2, "last", &[]);
     server.answer(&request, answer);
