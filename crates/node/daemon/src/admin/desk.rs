@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use tonic::Status;
 
 use crate::control_plane::ControlPlane;
@@ -28,7 +28,7 @@ pub(crate) struct Desk {
     /// What was said of the policies at the last look.
     pub(crate) policy_warnings: RefCell<PolicyWarnings>,
     /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.
-    pub(crate) changes: Mutex<()>,
+    changes: Mutex<()>,
 }
 
 impl Desk {
@@ -79,8 +79,60 @@ impl Counter {
                 let _ = answer.send(operation(desk).await);
             })
         });
+        self.put(job, answered).await
+    }
+
+    /// Carries a change out likewise, behind those that came before. What waits for that is not begun when its caller is gone: who gave
+    /// it up may have asked for it again, or for something else.
+    pub(crate) async fn change<T, F, O>(&self, operation: O) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + 'static,
+        O: FnOnce(Rc<Desk>) -> F + Send + 'static,
+    {
+        let (mut answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |desk| {
+            Box::pin(async move {
+                if let Some(_turn) = turn(&desk.changes, &mut answer).await {
+                    let _ = answer.send(operation(Rc::clone(&desk)).await);
+                }
+            })
+        });
+        self.put(job, answered).await
+    }
+
+    async fn put<T>(&self, job: Job, answered: oneshot::Receiver<Result<T, Status>>) -> Result<T, Status> {
         let ending = || Status::unavailable("the service is ending");
         self.0.send(job).await.map_err(|_| ending())?;
         answered.await.map_err(|_| ending())?
+    }
+}
+
+/// Waits for a turn, unless nobody waits for the answer any more.
+async fn turn<'a, T>(
+    changes: &'a Mutex<()>,
+    answer: &mut oneshot::Sender<Result<T, Status>>,
+) -> Option<MutexGuard<'a, ()>> {
+    tokio::select! {
+        biased;
+        () = answer.closed() => None,
+        turn = changes.lock() => Some(turn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_that_waits_is_not_begun_when_its_caller_is_gone() {
+        let changes = Mutex::new(());
+        let under_way = changes.lock().await;
+        let (mut answer, answered) = oneshot::channel::<Result<(), Status>>();
+        let (mut others, _waits) = oneshot::channel::<Result<(), Status>>();
+        let (given_up, ()) = tokio::join!(turn(&changes, &mut answer), async { drop(answered) });
+        assert!(given_up.is_none());
+        let (begun, ()) = tokio::join!(turn(&changes, &mut others), async { drop(under_way) });
+        assert!(begun.is_some());
     }
 }

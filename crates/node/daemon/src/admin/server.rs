@@ -172,7 +172,6 @@ impl Server {
         let request = request.into_inner();
         let log = Arc::clone(&self.roles.log);
         let carry_out = move |desk: Rc<Desk>| async move {
-            let _one_at_a_time = desk.changes.lock().await;
             if desk.plane.quiesce_barrier.is_closed() {
                 return Err(Status::unavailable("the service is being replaced: ask again"));
             }
@@ -193,7 +192,7 @@ impl Server {
             audit::write(&record, &log);
             outcome
         };
-        self.counter.ask(carry_out).await.map(Response::new)
+        self.counter.change(carry_out).await.map(Response::new)
     }
 
     /// An operation that answers again and again, until its caller is gone.
