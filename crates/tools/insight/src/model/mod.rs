@@ -3,7 +3,8 @@
 //!
 //! Draw 0 is the fit itself. The others are fits to repetitions drawn with replacement, the same repetitions for all
 //! components, so that what made a whole repetition slow stays together. Where a profile has functions but no observations,
-//! the functions are drawn from their covariance instead.
+//! the functions are drawn from their covariance instead. Profiles that were taken apart have draws of their own, whatever the
+//! seed: one says nothing of how far the other is off.
 
 mod draws;
 
@@ -13,7 +14,7 @@ use crate::acg::Amount;
 use crate::fit::{FitError, FunctionKey, fit, groups};
 use crate::partial::{WHOLE_ROUNDS_MIN, whole_rounds};
 use crate::profile::{
-    Component, MachineIdentity, Passage, PiecewiseFunction, Profile, ProfileOrigin, Protocol,
+    Component, FitSection, MachineIdentity, Passage, PiecewiseFunction, Profile, ProfileOrigin, Protocol,
 };
 use crate::random::SeededRandom;
 use crate::regression::dot;
@@ -285,7 +286,8 @@ impl ProfileModel {
                 reason: reason.clone(),
             });
         }
-        let random = SeededRandom::new(seed);
+        let shared = SeededRandom::new(seed);
+        let random = own_chance(&shared, profile, &section);
         let groups = groups(profile);
         let resampling = Resampling::new(profile, draws, &mut random.fork(1));
         let mut functions = BTreeMap::new();
@@ -312,7 +314,8 @@ impl ProfileModel {
                 "the profile has no quantiles of single messages: p90 and p99 are those of the application alone".to_owned(),
             );
         }
-        model.rescale(machine, &mut random.fork(2));
+        // How two machines compare is the same for all profiles of one of them.
+        model.rescale(machine, &mut shared.fork(2));
         Ok(model)
     }
 
@@ -528,6 +531,24 @@ impl ProfileModel {
             error_share * 100.0
         ));
     }
+}
+
+/// Chance that follows from the figures of a profile as well: the same for the same one, and independent of another one's.
+fn own_chance(shared: &SeededRandom, profile: &Profile, section: &FitSection) -> SeededRandom {
+    let observed = profile.observations_to_use().map(|one| one.latency_us);
+    let fitted = section
+        .functions
+        .iter()
+        .flat_map(|function| function.latency_us.coefficients.iter().copied());
+    // The fit follows from the observations, where there are some, and may be kept in the profile or not.
+    let figures: Vec<f64> = if profile.observations.is_empty() {
+        fitted.collect()
+    } else {
+        observed.collect()
+    };
+    figures
+        .into_iter()
+        .fold(shared.fork(3), |chance, figure| chance.fork(figure.to_bits()))
 }
 
 fn factor_of(component: &Component, changes: &ProxyChanges) -> f64 {

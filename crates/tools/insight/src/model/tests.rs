@@ -233,3 +233,45 @@ fn sizes_are_extrapolated_where_their_largest_are_though_their_mean_is_not() {
     assert_eq!(beyond(60_000.0), [""; 0]);
     assert_eq!(beyond(300_000.0), ["125583 B, profiled to 65536 B"]);
 }
+
+/// How far two series go together, from -1 to 1.
+fn correlation(left: &[f64], right: &[f64]) -> f64 {
+    let centred = |values: &[f64]| -> Vec<f64> {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        values.iter().map(|value| value - mean).collect()
+    };
+    let (left, right) = (centred(left), centred(right));
+    dot(&left, &right) / (dot(&left, &left) * dot(&right, &right)).sqrt()
+}
+
+#[test]
+fn profiles_that_were_taken_apart_have_draws_of_their_own() {
+    let functions_alone = |seed| {
+        let mut profile = synthetic_profile(&SyntheticProxy::example(), 6, seed);
+        profile.fit = Some(fit(&profile).unwrap());
+        profile.observations.clear();
+        profile
+    };
+    let draws = |profile: &Profile, machine| {
+        let model = ProfileModel::new(profile, machine, 400, 1).unwrap();
+        let costs = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+        (1..=400).map(|draw| sum(&costs, draw)).collect::<Vec<f64>>()
+    };
+    let (one, other) = (functions_alone(1), functions_alone(2));
+    let same = MachineMatch::Same;
+    let apart = correlation(&draws(&one, same), &draws(&other, same));
+    assert!(apart.abs() < 0.2, "{apart}");
+    assert_eq!(draws(&one, same), draws(&one, same));
+    // A profile with observations is the same one whether it keeps its fit or not.
+    let whole = synthetic_profile(&SyntheticProxy::example(), 6, 1);
+    let mut fitted = whole.clone();
+    fitted.fit = Some(fit(&whole).unwrap());
+    assert_eq!(draws(&whole, same), draws(&fitted, same));
+    // How another machine compares is one figure for both.
+    let rescaled = MachineMatch::Rescaled {
+        factor: 2.0,
+        error_share: 0.5,
+    };
+    let together = correlation(&draws(&one, rescaled), &draws(&other, rescaled));
+    assert!(together > 0.8, "{together}");
+}
