@@ -408,7 +408,7 @@ fn fit_rows(rows: &[SampleRow]) -> PiecewiseFunction {
         covariance,
         degrees_of_freedom: u32::try_from(spare.min(repetitions.saturating_sub(1).max(1)))
             .unwrap_or(u32::MAX),
-        residual_quantiles: residual_quantiles(&residuals),
+        residual_quantiles: residual_quantiles(&residuals, shape.count()),
         observed: observed_range(rows),
     };
     if shape.has_size_term {
@@ -447,9 +447,11 @@ fn repetition_variance(residuals: &[SampleRow]) -> (usize, f64) {
     (count, (variance(&means) - expected).max(0.0) / count as f64)
 }
 
-/// How far the means of cells are from the function, less what the noise of their repetitions explains.
-fn residual_quantiles(residuals: &[SampleRow]) -> Vec<ResidualQuantile> {
+/// How far the means of cells are from the function, less what the noise of their repetitions explains. A function comes nearer
+/// to the cells that it was fitted to than to others, the more so the more terms it has.
+fn residual_quantiles(residuals: &[SampleRow], terms: usize) -> Vec<ResidualQuantile> {
     let means = cell_means(residuals, |row| row.value);
+    let nearer = means.len() as f64 / means.len().saturating_sub(terms).max(1) as f64;
     let noise: Vec<f64> = residuals
         .iter()
         .filter_map(|row| {
@@ -461,7 +463,7 @@ fn residual_quantiles(residuals: &[SampleRow]) -> Vec<ResidualQuantile> {
     let mut values: Vec<f64> = means.values().map(|(mean, _)| *mean).collect();
     let square = values.iter().map(|value| value * value).sum::<f64>() / values.len().max(1) as f64;
     let explained = if square > 0.0 {
-        (1.0 - noise / square).max(0.0).sqrt()
+        (nearer - noise / square).max(0.0).sqrt()
     } else {
         0.0
     };
@@ -728,6 +730,35 @@ mod tests {
             "{:?}",
             fitted.remarks
         );
+    }
+
+    #[test]
+    fn residuals_make_up_for_what_the_fit_took_and_leave_out_noise() {
+        let rows = |noise: f64| -> Vec<SampleRow> {
+            let cells = [1.0, -1.0, 1.0, -1.0]
+                .into_iter()
+                .zip([64.0, 256.0, 1024.0, 4096.0]);
+            let row = |(residual, size_bytes): (f64, f64), repetition: u32| SampleRow {
+                size_bytes,
+                rate_per_s: 1000.0,
+                repetition,
+                value: residual + if repetition == 0 { noise } else { -noise },
+                weight: 1.0,
+            };
+            cells.flat_map(|cell| [row(cell, 0), row(cell, 1)]).collect()
+        };
+        let largest = |noise: f64, terms: usize| residual_quantiles(&rows(noise), terms)[4].us;
+        assert_eq!(largest(0.0, 0), 1.0);
+        // Of four cells a line with two terms has taken half of the square.
+        assert!(
+            (largest(0.0, 2) - 2f64.sqrt()).abs() < 1e-9,
+            "{}",
+            largest(0.0, 2)
+        );
+        // Two that lie 1 to both sides of their mean leave a variance of 1 in it.
+        assert!((largest(1.0, 2) - 1.0).abs() < 1e-9, "{}", largest(1.0, 2));
+        assert_eq!(largest(2.0, 2), 0.0);
+        assert!((largest(0.0, 4) - 2.0).abs() < 1e-9);
     }
 
     #[test]

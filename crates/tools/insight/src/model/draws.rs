@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{DrawnComponent, DrawnFunction, NORMAL_95};
 use crate::acg::{curve_mean, quantile_curve};
-use crate::fit::{SampleRow, middle_quantiles, moderate, quantile, sample_rows, student_95};
+use crate::fit::{SampleRow, middle_quantiles, moderate, sample_rows, student_95};
 use crate::profile::{
     ComponentFunction, LatencyQuantiles, Observation, PiecewiseFunction, Profile, Protocol, RateBound,
 };
@@ -118,10 +118,18 @@ fn from_covariance(function: &PiecewiseFunction, lower: &[Vec<f64>], random: &mu
         .collect()
 }
 
-/// A residual at random.
+/// A residual at random: on the lines between the quantiles that are kept, and beyond the outermost ones as these are.
 fn misfit(function: &PiecewiseFunction, share: f64) -> f64 {
-    let values: Vec<f64> = function.residual_quantiles.iter().map(|one| one.us).collect();
-    quantile(&values, share)
+    let quantiles = &function.residual_quantiles;
+    let at = quantiles.partition_point(|one| one.share < share);
+    match (at.checked_sub(1).map(|below| quantiles[below]), quantiles.get(at)) {
+        (Some(below), Some(above)) => {
+            let part = (share - below.share) / (above.share - below.share);
+            below.us + (above.us - below.us) * part
+        }
+        (Some(outermost), None) => outermost.us,
+        (None, outermost) => outermost.map_or(0.0, |one| one.us),
+    }
 }
 
 /// How messages' latencies spread around their mean, by protocol: what the client saw of the whole proxy where the profile
@@ -197,4 +205,48 @@ fn normalised(mut quantiles: [f64; 4]) -> [(f64, f64); 6] {
         return curve;
     }
     quantile_curve([1.0; 4])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{ObservedRange, ResidualQuantile};
+
+    #[test]
+    fn residuals_are_drawn_as_often_as_their_shares_say() {
+        let function = |quantiles: &[(f64, f64)]| PiecewiseFunction {
+            size_knots_bytes: vec![],
+            has_rate_term: false,
+            rate_knots_per_s: vec![],
+            coefficients: vec![0.0; 2],
+            covariance: vec![vec![0.0; 2]; 2],
+            degrees_of_freedom: 4,
+            residual_quantiles: quantiles
+                .iter()
+                .map(|(share, us)| ResidualQuantile {
+                    share: *share,
+                    us: *us,
+                })
+                .collect(),
+            observed: ObservedRange {
+                size_bytes_min: 64.0,
+                size_bytes_max: 64.0,
+                rate_per_s_min: 1.0,
+                rate_per_s_max: 1.0,
+            },
+        };
+        let lopsided = function(&[(0.05, -2.0), (0.9, 0.0), (0.95, 10.0)]);
+        for (share, expected) in [
+            (0.0, -2.0),
+            (0.05, -2.0),
+            (0.475, -1.0),
+            (0.9, 0.0),
+            (0.925, 5.0),
+            (1.0, 10.0),
+        ] {
+            let drawn = misfit(&lopsided, share);
+            assert!((drawn - expected).abs() < 1e-9, "{share}: {drawn}");
+        }
+        assert_eq!(misfit(&function(&[]), 0.5), 0.0);
+    }
 }
