@@ -1,0 +1,72 @@
+use super::*;
+
+fn observation() -> Observation {
+    Observation {
+        component: Component::Filter("lua".into()),
+        passage: Passage::RoundTrip,
+        load: LoadCell {
+            protocol: Protocol::Http1,
+            variant: String::new(),
+            size_bytes: 100.0,
+            rate_per_s: 1000.0,
+            in_flight: 1,
+        },
+        repetition: 0,
+        messages: 5000,
+        latency_us: 12.5,
+        cpu_us: 14.0,
+        cpu_off_path_us: 1.5,
+        latency_inclusive_us: None,
+        latency_quantiles_us: None,
+    }
+}
+
+fn profile() -> Profile {
+    let mut profile = Profile::new(
+        ProfileOrigin::Synthetic,
+        MachineIdentity::default(),
+        ProxyIdentity::default(),
+    );
+    profile.observations.push(observation());
+    profile
+}
+
+#[test]
+fn a_profile_reads_back_as_it_was_written() {
+    let profile = profile();
+    assert_eq!(Profile::parse(&profile.to_json()), Ok(profile));
+}
+
+#[test]
+fn components_have_names_that_read_back() {
+    for component in Component::FIXED
+        .into_iter()
+        .chain([Component::Filter("a:b".into())])
+    {
+        assert_eq!(component.to_string().parse(), Ok(component));
+    }
+    assert!("filter:".parse::<Component>().is_err());
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let error = |text: &str| Profile::parse(text).unwrap_err().to_string();
+    assert!(error("{}").contains("no profile"));
+    assert!(error("{\"format\": \"provost-insight-profile\", \"version\": 0}").contains("version 0"));
+    assert!(error("[").starts_with("line 1, column 1"));
+    let text = profile().to_json();
+    let wrong = text.replace("\"latency_us\": 12.5", "\"latency_us\": 1e300");
+    assert!(
+        error(&wrong).starts_with("observations[0].latency_us"),
+        "{}",
+        error(&wrong)
+    );
+    let wrong = text.replace("filter:lua", "lua");
+    assert!(error(&wrong).contains("is no component"), "{}", error(&wrong));
+    let wrong = text.replace("\"in_flight\"", "\"inflight\"");
+    assert!(
+        error(&wrong).contains("unknown field `inflight`"),
+        "{}",
+        error(&wrong)
+    );
+}
