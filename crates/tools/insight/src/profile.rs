@@ -25,6 +25,8 @@ pub const OBSERVATIONS_MAX: usize = 200_000;
 pub const ENTRIES_MAX: usize = 10_000;
 /// No time in a profile is longer: about 17 minutes.
 pub const TIME_US_MAX: f64 = 1e9;
+/// No size in bytes, and no rate a second, is higher.
+const LOAD_MAX: f64 = 1e12;
 
 /// Where a proxy's time and processor go, on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -477,7 +479,7 @@ pub struct PiecewiseFunction {
     pub observed: ObservedRange,
 }
 
-/// A share of the residuals is at most so large.
+/// So large a share of the residuals is at most so much. Of a function they ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResidualQuantile {
@@ -661,8 +663,8 @@ pub(crate) fn within(place: &str, field: &str, value: f64, min: f64, max: f64) -
 
 impl LoadCell {
     fn check(&self, place: &str) -> Result<(), ProfileError> {
-        within(place, "size_bytes", self.size_bytes, 0.0, 1e12)?;
-        within(place, "rate_per_s", self.rate_per_s, 0.0, 1e12)
+        within(place, "size_bytes", self.size_bytes, 0.0, LOAD_MAX)?;
+        within(place, "rate_per_s", self.rate_per_s, 0.0, LOAD_MAX)
     }
 }
 
@@ -807,11 +809,52 @@ impl PiecewiseFunction {
             .chain(knots)
             .chain(residuals)
             .all(|value| value.is_finite() && value.abs() < 1e30);
-        if is_finite {
+        if !is_finite {
+            return Err(invalid(place, "a figure is not finite"));
+        }
+        self.check_residuals(place)?;
+        self.observed.check(&format!("{place}.observed"))
+    }
+
+    fn check_residuals(&self, place: &str) -> Result<(), ProfileError> {
+        let quantiles = &self.residual_quantiles;
+        for (at, one) in quantiles.iter().enumerate() {
+            within(
+                &format!("{place}.residual_quantiles[{at}]"),
+                "share",
+                one.share,
+                0.0,
+                1.0,
+            )?;
+        }
+        let ascends = |pair: &[ResidualQuantile]| pair[0].share < pair[1].share && pair[0].us <= pair[1].us;
+        if quantiles.windows(2).all(ascends) {
             Ok(())
         } else {
-            Err(invalid(place, "a figure is not finite"))
+            let place = format!("{place}.residual_quantiles");
+            Err(invalid(&place, "shares and residuals do not ascend"))
         }
+    }
+}
+
+impl ObservedRange {
+    fn check(&self, place: &str) -> Result<(), ProfileError> {
+        within(place, "size_bytes_max", self.size_bytes_max, 0.0, LOAD_MAX)?;
+        within(
+            place,
+            "size_bytes_min",
+            self.size_bytes_min,
+            0.0,
+            self.size_bytes_max,
+        )?;
+        within(place, "rate_per_s_max", self.rate_per_s_max, 0.0, LOAD_MAX)?;
+        within(
+            place,
+            "rate_per_s_min",
+            self.rate_per_s_min,
+            0.0,
+            self.rate_per_s_max,
+        )
     }
 }
 

@@ -70,3 +70,45 @@ fn what_is_wrong_is_said_with_its_place() {
         error(&wrong)
     );
 }
+
+#[test]
+fn residuals_and_ranges_of_functions_ascend() {
+    let mut profile = profile();
+    let mut larger = observation();
+    larger.load.size_bytes = 1000.0;
+    profile.observations.push(larger);
+    profile.fit = Some(crate::fit::fit(&profile).unwrap());
+    assert_eq!(profile.check(), Ok(()));
+    let refused = |change: fn(&mut PiecewiseFunction)| {
+        let mut changed = profile.clone();
+        let fit = changed.fit.as_mut().unwrap();
+        change(&mut fit.functions[0].latency_us);
+        changed.check().unwrap_err().to_string()
+    };
+    for (change, place) in [
+        (
+            (|function| function.residual_quantiles[1].share = 0.9) as fn(&mut PiecewiseFunction),
+            "residual_quantiles: shares and residuals do not ascend",
+        ),
+        (
+            |function| function.residual_quantiles[0].us = 1e6,
+            "residual_quantiles: shares and residuals do not ascend",
+        ),
+        (
+            |function| function.residual_quantiles[4].share = 1.5,
+            "residual_quantiles[4].share: 1.5 is not between 0 and 1",
+        ),
+        (
+            |function| function.observed.size_bytes_min = 2000.0,
+            "observed.size_bytes_min: 2000 is not between 0 and 1000",
+        ),
+        (
+            |function| function.observed.rate_per_s_max = 1e308,
+            "observed.rate_per_s_max",
+        ),
+    ] {
+        let error = refused(change);
+        assert!(error.starts_with("fit.functions[0].latency_us."), "{error}");
+        assert!(error.contains(place), "{error}");
+    }
+}
