@@ -278,11 +278,13 @@ impl TableBuilder<'_> {
         let draws = (0..self.model.draw_count())
             .map(|draw| drawn_call(call, if draw == 0 { 0 } else { seen }, &mut random))
             .collect();
+        // What is not known of a call's sizes is the same at both of its proxies.
+        let errors = size_errors(call, seen, self.model.draw_count(), &mut random);
         let mut passages = Vec::new();
         for owner in self.proxies(call) {
             let load = self.load(call, owner, table);
             let passage = self
-                .passage(call, owner, &load, times_made(call, seen), &mut random)
+                .passage(owner, &load, &errors)
                 .map_err(|error| PredictError::Model {
                     place: format!("request \"{}\", call \"{}\"", request.name, call.id),
                     error,
@@ -344,16 +346,13 @@ impl TableBuilder<'_> {
 
     fn passage(
         &self,
-        call: &CallNode,
         owner: usize,
         load: &PassageLoad,
-        made: f64,
-        random: &mut SeededRandom,
+        size_errors: &[f64],
     ) -> Result<ProxyPassage, crate::model::ModelError> {
         let mut components = self.model.passage_costs(load, &self.setup.changes)?;
-        if made > 0.0 && is_spread(call) {
-            let errors = size_errors(call, made, self.model.draw_count(), random);
-            self.move_sizes(&mut components, load, &errors)?;
+        if !size_errors.is_empty() {
+            self.move_sizes(&mut components, load, size_errors)?;
         }
         let sum = |draw: usize, part: fn(&ComponentCost) -> f64| {
             components.iter().map(|(_, costs)| part(&costs[draw])).sum()
@@ -420,8 +419,12 @@ fn times_made(call: &CallNode, seen: u64) -> f64 {
     }
 }
 
-/// By what share the mean sizes are off in each draw; not at all in the first.
-fn size_errors(call: &CallNode, made: f64, draws: usize, random: &mut SeededRandom) -> Vec<f64> {
+/// By what share the mean sizes are off in each draw; not at all in the first. Empty where they are known.
+fn size_errors(call: &CallNode, seen: u64, draws: usize, random: &mut SeededRandom) -> Vec<f64> {
+    let made = times_made(call, seen);
+    if made <= 0.0 || !is_spread(call) {
+        return Vec::new();
+    }
     let mean = call.request_bytes.mean() + call.response_bytes.mean();
     let deviation = call
         .request_bytes
@@ -516,5 +519,34 @@ mod tests {
         assert!(near(repeats, (4.0f64 / 1000.0).sqrt()), "{repeats}");
         let (_, seldom) = spread("probability: 0.01, repeats: 5");
         assert!(near(seldom, (4.0f64 / 10.0).sqrt()), "{seldom}");
+    }
+
+    #[test]
+    fn what_is_not_known_of_sizes_is_the_same_at_both_proxies_of_a_call() {
+        use crate::model::MachineMatch;
+        use crate::predict::{NodeCores, predict};
+        use crate::synthetic::{SyntheticProxy, synthetic_profile};
+        let exact = SyntheticProxy {
+            noise: 0.0,
+            repetition_noise: 0.0,
+            ..SyntheticProxy::example()
+        };
+        let mut profile = synthetic_profile(&exact, 4, 1);
+        profile.totals.clear();
+        let model = ProfileModel::new(&profile, MachineMatch::Same, 400, 1).unwrap();
+        let text = "{format: provost-insight-acg, version: 1, services: [{name: a}, {name: b}], requests: [{name: r, rate_per_s: 1, \
+                    traces: 4, calls: [{id: x, to: a}, {id: y, from: x, to: b, request_bytes: {p10: 100, p50: 4000, p90: 9000, p99: 16000}}]}]}";
+        let graph = CallGraph::new(AnnotatedGraph::parse(text).unwrap()).unwrap();
+        let spread = |placement| {
+            let options = PredictOptions {
+                samples: 1,
+                seed: 1,
+                cores: NodeCores::Plenty,
+            };
+            let predicted = predict(&graph, &model, &MeshSetup::new("mesh", placement), &options).unwrap();
+            deviation(&predicted.draws.mean.0)
+        };
+        let ratio = spread(ProxyPlacement::Sidecars) / spread(ProxyPlacement::BeforeServices);
+        assert!((ratio - 2.0).abs() < 0.05, "{ratio}");
     }
 }
