@@ -299,7 +299,7 @@ fn draw_each(predicted: &ForestPrediction, warnings: &[String], canvas: Canvas) 
         ]);
     }
     let mut out = table.draw(canvas);
-    for warning in warnings {
+    for warning in warnings.iter().chain(&predicted.warnings) {
         let _ = writeln!(out, "note: {}", clean(warning));
     }
     out

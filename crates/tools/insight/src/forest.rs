@@ -53,6 +53,8 @@ pub struct ForestPrediction {
     pub cpu_us: Vec<ShareFigure>,
     /// Draws behind the intervals.
     pub draws: usize,
+    /// What a reader should know.
+    pub warnings: Vec<String>,
 }
 
 /// Predicts for each trace alone.
@@ -79,7 +81,7 @@ pub fn predict_forest(
     let mut cpu = vec![Vec::with_capacity(forest.trees.len()); draws];
     let mut sums = vec![(0.0, 0.0); draws];
     let mut path = CriticalPath::default();
-    let mut extrapolated_calls = 0;
+    let (mut extrapolated_calls, mut opaque_calls) = (0, 0);
     for tree in &forest.trees {
         sums.fill((0.0, 0.0));
         path.find(tree);
@@ -95,6 +97,7 @@ pub fn predict_forest(
                 call.request_bytes.unwrap_or(options.request_bytes),
                 call.response_bytes.unwrap_or(options.response_bytes),
             );
+            opaque_calls += usize::from(load.0 == Protocol::Tcp);
             let cost = costs.of(load)?;
             extrapolated_calls += usize::from(cost.is_extrapolated);
             for (sum, cost) in sums.iter_mut().zip(&cost.draws) {
@@ -107,7 +110,7 @@ pub fn predict_forest(
             cpu[draw].push(sum.1);
         }
     }
-    Ok(ForestPrediction {
+    let mut predicted = ForestPrediction {
         setup: setup.name.clone(),
         traces: forest.trees.len(),
         calls: forest.trees.iter().map(|tree| tree.calls.len()).sum(),
@@ -115,7 +118,36 @@ pub fn predict_forest(
         added_us: share_figures(added),
         cpu_us: share_figures(cpu),
         draws: draws - 1,
-    })
+        warnings: Vec::new(),
+    };
+    predicted.warn(opaque_calls, model, setup);
+    Ok(predicted)
+}
+
+impl ForestPrediction {
+    fn warn(&mut self, opaque_calls: usize, model: &ProfileModel, setup: &MeshSetup) {
+        let calls = self.calls;
+        let filters = &setup.filters_added;
+        if opaque_calls > 0 && !filters.is_empty() && setup.placement != ProxyPlacement::Absent {
+            let names = filters.join(", ");
+            self.warnings.push(format!(
+                "with tcp, filters do not run: {names} left out of {opaque_calls} of {calls} calls"
+            ));
+        }
+        if self.extrapolated_calls > 0 {
+            self.warnings.push(format!(
+                "extrapolated: {} of {calls} calls have sizes, or a rate, beyond what was profiled",
+                self.extrapolated_calls
+            ));
+        }
+        let asked = model.draw_count() - 1;
+        if self.draws < asked {
+            self.warnings.push(format!(
+                "so many traces have room for {} draws: intervals come from these, not from {asked}",
+                self.draws
+            ));
+        }
+    }
 }
 
 fn share_figures(mut by_draw: Vec<Vec<f64>>) -> Vec<ShareFigure> {
@@ -339,12 +371,41 @@ t,1040,0.3,a,rpc,d,i,10
         };
         let count = |placement, options: &ForestOptions| predicted_with(&forest, placement, options);
         let within = count(ProxyPlacement::Sidecars, &OPTIONS);
-        assert_eq!(within.extrapolated_calls, 0);
+        assert_eq!((within.extrapolated_calls, within.warnings), (0, vec![]));
         for options in [faster, larger] {
             let beyond = count(ProxyPlacement::Sidecars, &options);
             assert_eq!(beyond.extrapolated_calls, beyond.calls);
+            assert!(
+                beyond.warnings[0].starts_with("extrapolated: "),
+                "{:?}",
+                beyond.warnings
+            );
             let absent = count(ProxyPlacement::Absent, &options);
             assert_eq!(absent.extrapolated_calls, 0);
         }
+    }
+
+    #[test]
+    fn filters_that_opaque_bytes_pass_by_are_named() {
+        let forest = forest(&synthetic_alibaba_rows(30, 5.0, 7));
+        let profile = synthetic_profile(&SyntheticProxy::example(), 5, 1);
+        let model = ProfileModel::new(&profile, MachineMatch::Same, 5, 1).unwrap();
+        let warnings = |mode, placement| {
+            let setup = MeshSetup {
+                mode: Some(mode),
+                filters_added: vec!["lua".into()],
+                ..MeshSetup::new("m", placement)
+            };
+            predict_forest(&forest, &model, &setup, &OPTIONS)
+                .unwrap()
+                .warnings
+        };
+        let opaque = warnings(Protocol::Tcp, ProxyPlacement::Sidecars);
+        assert!(
+            opaque[0].starts_with("with tcp, filters do not run: lua left out of "),
+            "{opaque:?}"
+        );
+        assert_eq!(warnings(Protocol::Grpc, ProxyPlacement::Sidecars), [""; 0]);
+        assert_eq!(warnings(Protocol::Tcp, ProxyPlacement::Absent), [""; 0]);
     }
 }
