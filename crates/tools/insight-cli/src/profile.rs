@@ -236,6 +236,7 @@ fn workload(chosen: &[ChosenWorkload]) -> Result<(Vec<Protocol>, Vec<LoadShape>)
     let mut protocols = Vec::new();
     for one in chosen {
         match (one, chosen.len()) {
+            (ChosenWorkload::BuiltIn(built_in), _) if protocols.contains(&built_in.protocol()) => {}
             (ChosenWorkload::BuiltIn(built_in), _) => protocols.push(built_in.protocol()),
             (ChosenWorkload::File(path), 1) => {
                 let text = read_text(path, WORKLOAD_BYTES_MAX).map_err(|failure| no_file(path, failure))?;
@@ -293,6 +294,11 @@ fn proxy(options: &Options) -> Result<ProfiledProxy, Failure> {
             listen,
             upstream_port,
         });
+    }
+    if options.listen.is_some() || options.upstream_port.is_some() {
+        return Err(Failure::usage(
+            "--listen and --upstream-port are for a proxy that runs already: name it by the id of its process",
+        ));
     }
     Ok(ProxyKind::named(&options.proxy).map_or_else(
         || ProfiledProxy::Command(options.proxy.clone()),

@@ -145,7 +145,7 @@ fn long_profile(proxy: &str) -> Vec<&str> {
         "--slice",
         "20",
         "--repetitions",
-        "100000",
+        "9000",
         "--out",
         "profile.json",
     ];
@@ -159,7 +159,7 @@ fn an_interrupted_profile_keeps_its_rounds_and_says_that_it_is_partial() {
     };
     let (_guard, folder) = folder();
     let mut profiling = InterruptedRun::start(&folder, &long_profile(proxy));
-    profiling.until("round 2 of 100000 done");
+    profiling.until("round 2 of 9000 done");
     let companions = profiling.companions();
     assert!(!companions.is_empty(), "its proxy works where it does");
     // What a terminal sends to the tool's group is not for its proxies.
@@ -221,11 +221,11 @@ fn an_interrupted_validation_keeps_what_it_measured() {
     };
     let (_guard, folder) = folder();
     let kind = ["--proxy", proxy, "--protocol", "http1", "--shape", "chain"];
-    let length = ["--quick", "--rounds", "100000"];
+    let length = ["--quick", "--rounds", "9000"];
     let outcome = ["--json", "--profile-out", "profile.json"];
     let arguments = [&["validate"][..], &kind, &length, &outcome].concat();
     let mut validating = InterruptedRun::start(&folder, &arguments);
-    validating.until("round 1 of 100000 done");
+    validating.until("round 1 of 9000 done");
     validating.interrupt();
     let (output, said) = validating.end();
     assert_eq!(output.status.code(), Some(1), "{said:?}");
@@ -294,7 +294,7 @@ fn a_killed_profile_leaves_no_proxy_behind() {
     }
     let (_guard, folder) = folder();
     let mut profiling = InterruptedRun::start(&folder, &long_profile(proxy));
-    profiling.until("round 1 of 100000 done");
+    profiling.until("round 1 of 9000 done");
     assert!(!profiling.companions().is_empty());
     kill_process(profiling.pid(), Signal::KILL).unwrap();
     let (output, _) = profiling.end();

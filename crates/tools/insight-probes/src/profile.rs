@@ -423,7 +423,14 @@ impl<'a> ProfileSession<'a> {
                 });
             }
         }
-        methods.extend(self.order.filters.iter().map(|name| ComponentMethod {
+        let is_measured = |name: &&String| {
+            let component = Some(Component::Filter((*name).clone()));
+            self.setups
+                .iter()
+                .any(|setup| setup.difference.component() == component)
+        };
+        let measured = self.order.filters.iter().filter(is_measured);
+        methods.extend(measured.map(|name| ComponentMethod {
             component: Component::Filter(name.clone()),
             method: "differential".into(),
             detail: "a proxy with the filter less one without, in the same round".into(),

@@ -8,6 +8,8 @@
 //!   - {protocol: http1, size_bytes: 700, in_flight: 8, rate_per_s: 2000}
 //! ```
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use crate::profile::Protocol;
@@ -20,10 +22,11 @@ pub const WORKLOAD_VERSION: u32 = 1;
 pub const WORKLOAD_BYTES_MAX: usize = 1 << 20;
 /// A workload has at most so many loads: each is measured in every repetition.
 pub const LOADS_MAX: usize = 200;
-/// Bytes of a message, calls in flight, and calls per second are at most so many.
+/// Bytes of a message, and calls in flight, are at most so many.
 pub const SIZE_BYTES_MAX: usize = 16 << 20;
 pub const IN_FLIGHT_MAX: usize = 1024;
-pub const RATE_PER_S_MAX: f64 = 1e7;
+/// Between these lie calls per second: nobody waits a quarter of an hour for the next one.
+pub const RATES_PER_S: RangeInclusive<f64> = 1e-3..=1e7;
 
 /// What a proxy is driven with.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -137,9 +140,13 @@ impl WorkloadCell {
             );
         }
         match self.rate_per_s {
-            Some(rate) if !(rate > 0.0 && rate <= RATE_PER_S_MAX) => wrong(
+            Some(rate) if !RATES_PER_S.contains(&rate) => wrong(
                 "rate_per_s",
-                format!("{rate} calls a second, a rate is above 0 and at most {RATE_PER_S_MAX}"),
+                format!(
+                    "{rate} calls a second, a rate lies between {} and {}",
+                    RATES_PER_S.start(),
+                    RATES_PER_S.end()
+                ),
             ),
             _ => Ok(()),
         }
@@ -204,6 +211,10 @@ mod tests {
             ),
             (
                 "  - {protocol: tcp, size_bytes: 1, rate_per_s: .nan}\n",
+                "loads[0].rate_per_s",
+            ),
+            (
+                "  - {protocol: tcp, size_bytes: 1, rate_per_s: 1e-300}\n",
                 "loads[0].rate_per_s",
             ),
             ("  - {protocol: tcp, size_bytes: 1, rate: 9}\n", "line 4"),

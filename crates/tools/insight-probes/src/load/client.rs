@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use provost_insight::profile::Protocol;
+use provost_insight::workload::{IN_FLIGHT_MAX, RATES_PER_S};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -15,8 +16,6 @@ use super::{MESSAGE_BYTES_MAX, message};
 use crate::failure::{Doing, ProbeFailure};
 use crate::stop::StopSignal;
 
-/// Calls in flight at most.
-const IN_FLIGHT_MAX: usize = 1024;
 /// Latencies that one slice of one caller keeps at most.
 const CALLS_MAX: usize = 1 << 20;
 /// How often a slice is extended at most.
@@ -49,6 +48,27 @@ pub struct LoadShape {
     pub pace: LoadPace,
 }
 
+impl LoadShape {
+    /// Whether it makes sense.
+    pub(crate) fn check(&self) -> Result<(), ProbeFailure> {
+        let invalid = |what: String| Err(ProbeFailure::Invalid(what));
+        if self.size_bytes > MESSAGE_BYTES_MAX {
+            return invalid(format!("messages have at most {MESSAGE_BYTES_MAX} bytes"));
+        }
+        if !(1..=IN_FLIGHT_MAX).contains(&self.in_flight) {
+            return invalid(format!("1 to {IN_FLIGHT_MAX} calls can be in flight"));
+        }
+        match self.pace {
+            LoadPace::PerSecond(rate) if !RATES_PER_S.contains(&rate) => invalid(format!(
+                "{rate} calls a second is no rate: one lies between {} and {}",
+                RATES_PER_S.start(),
+                RATES_PER_S.end()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Connections to one address, through which load goes in slices.
 pub struct LoadClient {
     runtime: Runtime,
@@ -64,7 +84,7 @@ impl LoadClient {
     /// # Errors
     /// If the shape makes no sense or nobody answers.
     pub fn connect(address: SocketAddr, shape: LoadShape) -> Result<LoadClient, ProbeFailure> {
-        check(&shape)?;
+        shape.check()?;
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
@@ -159,22 +179,6 @@ impl LoadClient {
             self.paths.push(caller.path);
         }
         Ok(LoadSlice::of(latencies_ns, took, late))
-    }
-}
-
-fn check(shape: &LoadShape) -> Result<(), ProbeFailure> {
-    let invalid = |what: String| Err(ProbeFailure::Invalid(what));
-    if shape.size_bytes > MESSAGE_BYTES_MAX {
-        return invalid(format!("messages have at most {MESSAGE_BYTES_MAX} bytes"));
-    }
-    if shape.in_flight == 0 || shape.in_flight > IN_FLIGHT_MAX {
-        return invalid(format!("1 to {IN_FLIGHT_MAX} calls can be in flight"));
-    }
-    match shape.pace {
-        LoadPace::PerSecond(rate) if !(rate.is_finite() && rate > 0.0) => {
-            invalid(format!("{rate} calls a second is no rate"))
-        }
-        _ => Ok(()),
     }
 }
 

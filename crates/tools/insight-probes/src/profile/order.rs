@@ -1,12 +1,14 @@
 //! What a profile is to be of, and whether that can be.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use provost_insight::profile::Protocol;
+use provost_insight::profile::{Component, OBSERVATIONS_MAX, Protocol};
 
 use crate::failure::ProbeFailure;
+use crate::filters;
 use crate::load::{LoadPace, LoadShape};
 use crate::proxies::{ProxyKind, ProxyVariant};
 use crate::stop::StopSignal;
@@ -88,32 +90,76 @@ impl ProfileOrder {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), ProbeFailure> {
-        let invalid = |what: &str| Err(ProbeFailure::Invalid(what.into()));
+    /// Whether it can be carried out: what is wrong is said before anything is started.
+    pub(crate) fn check(&self) -> Result<(), ProbeFailure> {
         if self.protocols.is_empty() || self.sizes_bytes.is_empty() || self.repetitions == 0 {
             return invalid("a profile needs a protocol, a size and a repetition");
         }
-        let is_running = matches!(self.proxy, ProfiledProxy::Running { .. });
-        if is_running && self.protocols.len() > 1 {
-            return invalid("a proxy that runs already understands one protocol: name it with --workload");
+        self.check_proxy()?;
+        self.check_differences()?;
+        self.check_loads()?;
+        self.check_log()
+    }
+
+    fn check_proxy(&self) -> Result<(), ProbeFailure> {
+        match &self.proxy {
+            ProfiledProxy::Running { .. } if self.protocols.len() > 1 => {
+                invalid("a proxy that runs already understands one protocol: name it with --workload")
+            }
+            ProfiledProxy::Running {
+                listen,
+                upstream_port,
+                ..
+            } if listen.port() == 0 || *upstream_port == 0 => invalid(
+                "port 0 is nobody's: say where the proxy listens, and to which port it passes calls on",
+            ),
+            _ => Ok(()),
         }
-        let has_filters = matches!(
-            self.proxy,
-            ProfiledProxy::BuiltIn(ProxyKind::Envoy | ProxyKind::Provostd)
-        );
-        if !self.filters.is_empty() && !has_filters {
-            return invalid("filters can be profiled of Envoy and provostd only");
-        }
+    }
+
+    /// What shall be measured beside the proxy as it is.
+    fn check_differences(&self) -> Result<(), ProbeFailure> {
         if !self.variants.is_empty() && !matches!(self.proxy, ProfiledProxy::BuiltIn(_)) {
             return invalid(
                 "Unix sockets and zero-copy can be profiled of proxies only that this tool configures",
             );
         }
-        self.check_log()
+        if self.filters.is_empty() {
+            return Ok(());
+        }
+        let check: fn(&str) -> Result<(), ProbeFailure> = match self.proxy {
+            ProfiledProxy::BuiltIn(ProxyKind::Envoy) => |name| filters::envoy(name).map(drop),
+            ProfiledProxy::BuiltIn(ProxyKind::Provostd) => |name| filters::provost(name).map(drop),
+            _ => return invalid("filters can be profiled of Envoy and provostd only"),
+        };
+        self.filters.iter().try_for_each(|name| check(name))?;
+        if let Some(twice) = first_twice(&self.filters) {
+            return invalid(format!("the filter '{twice}' is named twice"));
+        }
+        if self.protocols.iter().all(|protocol| *protocol == Protocol::Tcp) {
+            return invalid(NO_FILTERS_OVER_TCP);
+        }
+        Ok(())
+    }
+
+    /// Loads, each by itself, and how many there are.
+    fn check_loads(&self) -> Result<(), ProbeFailure> {
+        let shapes: Vec<LoadShape> = self.protocols.iter().flat_map(|one| self.shapes(*one)).collect();
+        shapes.iter().try_for_each(LoadShape::check)?;
+        // Of a load each component is observed, or what a filter or a variant changes.
+        let kinds = Component::FIXED.len() + self.filters.len() + self.variants.len();
+        let of_round = (shapes.len() * kinds).max(1);
+        let most = OBSERVATIONS_MAX / of_round;
+        if self.repetitions as usize > most {
+            let (repetitions, loads) = (self.repetitions, shapes.len());
+            return invalid(format!(
+                "{repetitions} repetitions of {loads} loads are more than a profile has room for: take {most} at most"
+            ));
+        }
+        Ok(())
     }
 
     fn check_log(&self) -> Result<(), ProbeFailure> {
-        let invalid = |what: &str| Err(ProbeFailure::Invalid(what.into()));
         let is_envoy = matches!(self.proxy, ProfiledProxy::BuiltIn(ProxyKind::Envoy));
         let is_built_in = matches!(self.proxy, ProfiledProxy::BuiltIn(_));
         if is_built_in && self.access_log.is_some() {
@@ -163,23 +209,118 @@ impl ProfileOrder {
     }
 }
 
+/// Why filters are not measured there.
+pub(super) const NO_FILTERS_OVER_TCP: &str = "over plain TCP no filter is measured: bytes that a proxy does not understand pass none; take http1, http2 or grpc";
+
+fn invalid(what: impl Into<String>) -> Result<(), ProbeFailure> {
+    Err(ProbeFailure::Invalid(what.into()))
+}
+
+fn first_twice(names: &[String]) -> Option<&String> {
+    let mut seen = BTreeSet::new();
+    names.iter().find(|name| !seen.insert(*name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn orders_that_make_no_sense_are_refused() {
-        let good = ProfileOrder::of(ProfiledProxy::BuiltIn(ProxyKind::Nginx), vec![Protocol::Tcp]);
-        assert!(good.check().is_ok());
-        let filters = ProfileOrder {
-            filters: vec!["lua".into()],
+    fn orders_that_make_no_sense_are_refused_before_anything_is_started() {
+        let good = ProfileOrder::of(
+            ProfiledProxy::BuiltIn(ProxyKind::Envoy),
+            vec![Protocol::Tcp, Protocol::Http1],
+        );
+        let with_filters = |names: &[&str]| ProfileOrder {
+            filters: names.iter().map(ToString::to_string).collect(),
             ..good.clone()
         };
-        assert!(filters.check().is_err());
-        let none = ProfileOrder {
-            protocols: vec![],
-            ..good
+        assert!(good.check().is_ok());
+        assert!(with_filters(&["lua"]).check().is_ok());
+        let with_rate = |rate| ProfileOrder {
+            rates_per_s: vec![500.0, rate],
+            ..good.clone()
         };
-        assert!(none.check().is_err());
+        let running = |port| ProfileOrder {
+            protocols: vec![Protocol::Http1],
+            proxy: ProfiledProxy::Running {
+                process: 1,
+                listen: ([127, 0, 0, 1], 80).into(),
+                upstream_port: port,
+            },
+            ..good.clone()
+        };
+        assert!(running(90).check().is_ok());
+        for (order, says) in [
+            (
+                ProfileOrder {
+                    protocols: vec![],
+                    ..good.clone()
+                },
+                "needs a protocol",
+            ),
+            (
+                ProfileOrder {
+                    sizes_bytes: vec![],
+                    ..good.clone()
+                },
+                "needs a protocol, a size",
+            ),
+            (
+                ProfileOrder {
+                    sizes_bytes: vec![100, usize::MAX],
+                    ..good.clone()
+                },
+                "bytes",
+            ),
+            (
+                ProfileOrder {
+                    in_flight: vec![0],
+                    ..good.clone()
+                },
+                "can be in flight",
+            ),
+            (
+                ProfileOrder {
+                    in_flight: vec![1 << 20],
+                    ..good.clone()
+                },
+                "can be in flight",
+            ),
+            (
+                ProfileOrder {
+                    repetitions: u32::MAX,
+                    ..good.clone()
+                },
+                "more than a profile has room for",
+            ),
+            (with_rate(0.0), "0 calls a second is no rate"),
+            (with_rate(-1.0), "-1 calls a second is no rate"),
+            (with_rate(f64::NAN), "NaN calls a second is no rate"),
+            (with_rate(f64::INFINITY), "is no rate"),
+            (with_rate(1e-300), "is no rate"),
+            (with_rate(1e300), "is no rate"),
+            (running(0), "port 0"),
+            (with_filters(&["nosuch"]), "no filter 'nosuch'"),
+            (with_filters(&["lua", "rbac", "lua"]), "'lua' is named twice"),
+            (
+                ProfileOrder {
+                    protocols: vec![Protocol::Tcp],
+                    ..with_filters(&["lua"])
+                },
+                "over plain TCP no filter",
+            ),
+            (
+                ProfileOrder {
+                    proxy: ProfiledProxy::BuiltIn(ProxyKind::Nginx),
+                    ..with_filters(&["lua"])
+                },
+                "filters can be profiled of Envoy and provostd only",
+            ),
+        ] {
+            let refused = order.check().unwrap_err();
+            assert!(matches!(refused, ProbeFailure::Invalid(_)), "{refused:?}");
+            assert!(refused.to_string().contains(says), "{refused}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use provost_insight::profile::{Component, Protocol};
 
+use super::order::NO_FILTERS_OVER_TCP;
 use super::{MethodChoice, ProfileOrder, ProfiledProxy};
 use crate::doctor::GrantedMethods;
 use crate::failure::{Doing, ProbeFailure};
@@ -84,6 +85,9 @@ pub(super) fn setups(
     notes: &mut Vec<String>,
 ) -> Result<Vec<ProxySetup>, ProbeFailure> {
     let mut setups = Vec::new();
+    if !order.filters.is_empty() && order.protocols.contains(&Protocol::Tcp) {
+        notes.push(NO_FILTERS_OVER_TCP.into());
+    }
     let mut start = |protocol, difference| match ProxySetup::start(order, protocol, difference) {
         Ok(setup) => Ok(Some(setup)),
         // Another protocol may work.
@@ -116,7 +120,6 @@ pub(super) fn setups(
             };
             setups.extend(start(protocol, difference)?);
         }
-        // Bytes that a proxy does not understand pass no filter.
         for chain in chains.iter().filter(|_| protocol != Protocol::Tcp) {
             let difference = SetupDifference {
                 filters: chain.clone(),

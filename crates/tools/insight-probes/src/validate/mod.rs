@@ -124,6 +124,7 @@ fn measure(
     order: &ValidationOrder,
     tell: &mut dyn FnMut(&str),
 ) -> Result<(Vec<ApplicationPair>, Profile, Option<String>), ProbeFailure> {
+    order.profile.check()?;
     let mut pairs = Vec::new();
     for protocol in &order.profile.protocols {
         for shape in &order.shapes {
