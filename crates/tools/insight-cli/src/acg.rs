@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use provost_insight::acg::{AnnotatedGraph, CallGraph, draw_text};
+use provost_insight::acg::{AnnotatedGraph, CallGraph, SERVICES_MAX, draw_text};
 use provost_insight::traces::{
     ImportReport, METRICS_BYTES_MAX, MergeOptions, TRACES_BYTES_MAX, TraceForest, TraceFormat, apply_metrics,
     assemble, merge, read,
 };
 
-use crate::input::{ProtocolName, positive, read_graph, read_text, refused, write_text};
+use crate::input::{ProtocolName, count, positive, read_graph, read_text, refused, share, write_text};
 use provost_terminal::failure::Failure;
 use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
@@ -73,13 +73,13 @@ pub(crate) struct DeriveOptions {
     #[arg(long, short = 'o', value_name = "FILE")]
     out: Option<PathBuf>,
     /// The most frequent types of requests that are kept
-    #[arg(long, default_value_t = 50, value_name = "N")]
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = count(SERVICES_MAX))]
     requests: usize,
     /// Requests per second of all types together [default: what the traces show]
     #[arg(long, value_name = "PER_S", value_parser = positive)]
     rate: Option<f64>,
     /// The share of requests that was traced
-    #[arg(long, default_value_t = 1.0, value_name = "SHARE", value_parser = positive)]
+    #[arg(long, default_value_t = 1.0, value_name = "SHARE", value_parser = share)]
     sampled: f64,
     /// Metrics of provostd, as its Prometheus endpoint prints them: mean sizes of each method
     #[arg(long, value_name = "FILE")]
@@ -88,7 +88,7 @@ pub(crate) struct DeriveOptions {
     #[arg(long, value_name = "FILE", requires_all = ["metrics", "metrics_seconds"])]
     metrics_before: Option<PathBuf>,
     /// Seconds between the two readings
-    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    #[arg(long, value_name = "SECONDS", value_parser = positive, requires = "metrics_before")]
     metrics_seconds: Option<f64>,
     /// Name the machines that the application runs on, as profiles of them do
     #[arg(long, value_name = "ID", default_value = "")]
@@ -163,7 +163,7 @@ fn derive(options: &DeriveOptions) -> Result<(), Failure> {
         origin: format!("derived from {} traces of {name}", forest.trees.len()),
         requests_max: options.requests,
         rate_per_s: options.rate,
-        sampled_share: options.sampled.min(1.0),
+        sampled_share: options.sampled,
         request_bytes: options.traces.request_bytes,
         response_bytes: options.traces.response_bytes,
         protocol: options.traces.protocol.protocol(),

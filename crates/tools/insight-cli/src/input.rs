@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use provost_insight::acg::{ACG_BYTES_MAX, AnnotatedGraph, CallGraph};
-use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, check_machine};
-use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, ProxyPlacement};
+use provost_insight::model::{ApplicationMachine, DRAWS_MAX, MachineMatch, ProfileModel, check_machine};
+use provost_insight::predict::{MeshSetup, NodeCores, PredictOptions, ProxyPlacement, SAMPLES_MAX};
 use provost_insight::profile::{MachineIdentity, PROFILE_BYTES_MAX, PROFILE_FORMAT, Profile, Protocol};
 use provost_insight_probes::machine::identity;
 use provost_terminal::failure::{Exit, Failure};
@@ -162,10 +163,10 @@ impl SetupOptions {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelOptions {
     /// Draws of the bootstrap, from which intervals come
-    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = count(DRAWS_MAX))]
     draws: usize,
     /// Requests of each type that are played in each draw
-    #[arg(long, default_value_t = 2000, value_name = "N")]
+    #[arg(long, default_value_t = 2000, value_name = "N", value_parser = count(SAMPLES_MAX))]
     samples: usize,
     /// Where chance begins
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -232,12 +233,28 @@ pub(crate) struct Prediction {
     pub(crate) json: bool,
 }
 
+/// No figure of a load or a machine is larger.
+const FIGURE_MAX: f64 = 1e12;
+
 /// A number above 0.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
-        _ => Err("a number above 0 is needed".to_owned()),
+        Ok(number) if number > 0.0 && number <= FIGURE_MAX => Ok(number),
+        _ => Err(format!("a number above 0 is needed, of {FIGURE_MAX:e} at most")),
     }
+}
+
+/// A part of a whole, such as 0.01.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
+        _ => Err("a share above 0 is needed, of 1 at most: 0.01 is one in a hundred".to_owned()),
+    }
+}
+
+/// A number above 0, of which there are at least one and at most so many.
+pub(crate) fn count(max: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::<usize>::new().range(1..=max as u64)
 }
 
 fn cores(text: &str) -> Result<NodeCores, String> {

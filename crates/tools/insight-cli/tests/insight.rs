@@ -162,6 +162,56 @@ fn what_cannot_be_used_is_refused_with_its_place() {
         ("profile --proxy haproxy --out .", "Is a directory"),
         ("profile --proxy haproxy --slice 0", "0 is not in 1.."),
         ("profile --proxy haproxy --repetitions 0", "0 is not in 1.."),
+        ("profile --proxy haproxy --rates 0", "0 calls a second is no rate"),
+        (
+            "profile --proxy haproxy --rates 500,nan",
+            "NaN calls a second is no rate",
+        ),
+        (
+            "profile --proxy haproxy --repetitions 4000000000",
+            "more than a profile has room for",
+        ),
+        (
+            "profile --proxy haproxy --filter lua",
+            "of Envoy and provostd only",
+        ),
+        (
+            "profile --proxy envoy --workload echo-tcp --filter lua",
+            "over plain TCP no filter",
+        ),
+        (
+            "profile --proxy haproxy --upstream-port 80",
+            "for a proxy that runs already",
+        ),
+        (
+            "validate --proxy haproxy --sizes 99999999999",
+            "messages have at most",
+        ),
+        (
+            "predict acg.yaml --profile x.json --draws 0",
+            "0 is not in 1..=2000",
+        ),
+        (
+            "predict acg.yaml --profile x.json --samples 0",
+            "0 is not in 1..=1000000",
+        ),
+        (
+            "predict acg.yaml --profile x.json --rescale 1e300 --rescale-error 5",
+            "a number above 0 is needed",
+        ),
+        (
+            "predict-traces x.json --profile x.json --request-bytes inf",
+            "a number above 0 is needed",
+        ),
+        (
+            "acg derive EXAMPLES/traces.json --sampled 5",
+            "a share above 0 is needed",
+        ),
+        ("acg derive EXAMPLES/traces.json --requests 0", "0 is not in 1.."),
+        (
+            "acg derive EXAMPLES/traces.json --metrics-seconds 60",
+            "--metrics-before",
+        ),
         ("fit .", "Is a directory"),
         ("profil", "a similar subcommand exists: 'profile'"),
     ] {
