@@ -25,8 +25,8 @@ pub const LOADS_MAX: usize = 200;
 /// Bytes of a message, and calls in flight, are at most so many.
 pub const SIZE_BYTES_MAX: usize = 16 << 20;
 pub const IN_FLIGHT_MAX: usize = 1024;
-/// Between these lie calls per second: nobody waits a quarter of an hour for the next one.
-pub const RATES_PER_S: RangeInclusive<f64> = 1e-3..=1e7;
+/// Between these lie calls per second.
+pub const RATES_PER_S: RangeInclusive<f64> = 0.5..=1e7;
 
 /// What a proxy is driven with.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -1,6 +1,8 @@
 //! A client that calls an echo server, at a pace or as fast as it can, on one thread of its caller's.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,12 +18,14 @@ use super::{MESSAGE_BYTES_MAX, message};
 use crate::failure::{Doing, ProbeFailure};
 use crate::stop::StopSignal;
 
-/// Latencies that one slice of one caller keeps at most.
+/// A slice has no more calls: it is over sooner then. Each latency of it is kept.
 const CALLS_MAX: usize = 1 << 20;
 /// How often a slice is extended at most.
 const EXTENSIONS_MAX: usize = 7;
 /// How long the calls under way may take when a slice is over, and connecting.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two calls of a caller that keeps a pace, at most; well below that.
+const INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// A call that leaves so long after it was due, though nothing but the client was to do anything, is late; timers are some
 /// 50 µs late by themselves.
@@ -64,6 +68,13 @@ impl LoadShape {
                 RATES_PER_S.start(),
                 RATES_PER_S.end()
             )),
+            // Who waits longer for its next call is taken for one whose call has no answer.
+            LoadPace::PerSecond(rate) if self.in_flight as f64 > rate * INTERVAL_MAX.as_secs_f64() => {
+                invalid(format!(
+                    "{rate} calls a second with {} in flight are too few: each makes one in {INTERVAL_MAX:?} at least",
+                    self.in_flight
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -75,6 +86,7 @@ pub struct LoadClient {
     paths: Vec<CallPath>,
     message: Bytes,
     shape: LoadShape,
+    calls_max: usize,
     stop: StopSignal,
 }
 
@@ -100,6 +112,7 @@ impl LoadClient {
             paths,
             message: message(shape.protocol, shape.size_bytes),
             shape,
+            calls_max: CALLS_MAX,
             stop: StopSignal::never(),
         })
     }
@@ -134,7 +147,7 @@ impl LoadClient {
         Ok(slice)
     }
 
-    /// Calls for so long.
+    /// Calls for so long, or until as many calls were made as a slice has at most.
     ///
     /// # Errors
     /// The first call's failure; then the connections are of no further use.
@@ -142,11 +155,13 @@ impl LoadClient {
         let began = Instant::now();
         let slots = self.paths.len();
         let mut callers = JoinSet::new();
+        let calls_left = Arc::new(AtomicUsize::new(self.calls_max));
         for (slot, path) in self.paths.drain(..).enumerate() {
             let caller = LoadCaller {
                 path,
                 message: self.message.clone(),
                 schedule: CallSchedule::of(self.shape.pace, slot, slots, began),
+                calls_left: calls_left.clone(),
                 latencies_ns: Vec::with_capacity(1 << 12),
                 late: 0,
             };
@@ -222,6 +237,8 @@ struct LoadCaller {
     path: CallPath,
     message: Bytes,
     schedule: CallSchedule,
+    /// Of all callers of the slice.
+    calls_left: Arc<AtomicUsize>,
     latencies_ns: Vec<u32>,
     late: usize,
 }
@@ -234,7 +251,7 @@ impl LoadCaller {
             let wait_ns = self.schedule.advance(asked);
             timer.wait_ns(wait_ns).await?;
             let called = Instant::now();
-            if called >= end {
+            if called >= end || !self.takes_a_call() {
                 return Ok(self);
             }
             // Without a wait, it was the call before it that took longer than until this one was due.
@@ -242,9 +259,41 @@ impl LoadCaller {
             self.late += usize::from(wait_ns > 0 && called > due + LATE_MIN);
             self.path.call(&self.message).await?;
             let latency = called.elapsed().as_nanos();
-            if self.latencies_ns.len() < CALLS_MAX {
-                self.latencies_ns.push(u32::try_from(latency).unwrap_or(u32::MAX));
-            }
+            self.latencies_ns.push(u32::try_from(latency).unwrap_or(u32::MAX));
         }
+    }
+
+    /// Takes one of the calls that are left to the slice, if there is one.
+    fn takes_a_call(&self) -> bool {
+        let take_one = |left: usize| left.checked_sub(1);
+        self.calls_left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one)
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::EchoServer;
+
+    #[test]
+    fn a_slice_that_has_all_its_calls_is_over_and_its_rate_is_that_of_its_time() {
+        const CALLS: usize = 50;
+        let server = EchoServer::start(Protocol::Tcp).unwrap();
+        let shape = LoadShape {
+            protocol: Protocol::Tcp,
+            size_bytes: 100,
+            in_flight: 3,
+            pace: LoadPace::Saturating,
+        };
+        let mut client = LoadClient::connect(server.address(), shape).unwrap();
+        client.calls_max = CALLS;
+        let an_hour = Duration::from_secs(3600);
+        let slice = client.run(an_hour).unwrap();
+        assert_eq!(slice.count(), CALLS);
+        assert!(slice.time < an_hour && slice.rate() > CALLS as f64 / an_hour.as_secs_f64());
+        // The next one has as many.
+        assert_eq!(client.run(an_hour).unwrap().count(), CALLS);
     }
 }

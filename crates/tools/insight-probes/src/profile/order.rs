@@ -300,6 +300,18 @@ mod tests {
             (with_rate(f64::INFINITY), "is no rate"),
             (with_rate(1e-300), "is no rate"),
             (with_rate(1e300), "is no rate"),
+            (
+                ProfileOrder {
+                    loads: vec![LoadShape {
+                        protocol: Protocol::Tcp,
+                        size_bytes: 1,
+                        in_flight: 100,
+                        pace: LoadPace::PerSecond(10.0),
+                    }],
+                    ..good.clone()
+                },
+                "with 100 in flight are too few",
+            ),
             (running(0), "port 0"),
             (with_filters(&["nosuch"]), "no filter 'nosuch'"),
             (with_filters(&["lua", "rbac", "lua"]), "'lua' is named twice"),
