@@ -167,10 +167,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if options.out.is_some() {
         print(&draw(&profile, Canvas::of_stdout()))?;
     }
-    match &profile.partial {
-        // What was measured is kept, and scripts learn that it is not all.
-        Some(why) => Err(Failure::failed(format!("the profile is partial: {why}"))),
-        None => Ok(()),
+    // What was measured is kept, and scripts learn that it is not all.
+    match (&profile.partial, profile.lost_remark()) {
+        (Some(why), _) => Err(Failure::failed(format!("the profile is partial: {why}"))),
+        (None, Some(lost)) => Err(Failure::failed(lost)),
+        (None, None) => Ok(()),
     }
 }
 

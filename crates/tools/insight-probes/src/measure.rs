@@ -13,11 +13,10 @@ use crate::load::{LoadClient, LoadShape, LoadSlice};
 use crate::machine;
 use crate::pacing::LoadWatch;
 use crate::proxies::RunningProxy;
-use crate::stacks::StackSample;
 use crate::stop::StopSignal;
 use crate::trace::{
-    EventTracer, HopPorts, MessagePath, MessagePaths, MessagePhase, PhaseSums, PhaseTimes, ThreadTimeline,
-    message_paths, middle_mean,
+    EventTracer, HopPorts, MessagePath, MessagePaths, MessagePhase, PhaseSums, PhaseTimes, SampleRecording,
+    ThreadTimeline, message_paths, middle_mean,
 };
 
 /// Messages below which the mean of a traced slice says nothing.
@@ -41,7 +40,7 @@ pub(crate) struct CellRun {
     /// Both while they are traced, where that is granted.
     pub(crate) traced: Option<TracedRun>,
     /// Through it while its stacks are sampled, where that is granted.
-    pub(crate) sampled: Vec<StackSample>,
+    pub(crate) sampled: SampleRecording,
     /// Cores' worth of work of processes that have no part in this.
     pub(crate) foreign_cores: f64,
 }
@@ -59,6 +58,8 @@ pub(crate) struct TracedRun {
     pub(crate) path: Option<PathMean>,
     /// Events that found no room.
     pub(crate) lost: u64,
+    /// Of the slice that lost more, as a share of its events.
+    pub(crate) lost_share: f64,
     /// What may be between that sum and the scheduler's.
     pub(crate) untold: UntoldTime,
 }
@@ -216,7 +217,7 @@ impl<'a> CellBench<'a> {
     ) -> Result<CellRun, ProbeFailure> {
         let busy = machine::BusyTime::now()?;
         let mut slices = (None, None, None);
-        let (mut pacing, mut logged, mut sampled) = (None, None, Vec::new());
+        let (mut pacing, mut logged, mut sampled) = (None, None, SampleRecording::default());
         let forwards = repetition.is_multiple_of(2);
         let order = [
             SliceKind::Direct,
@@ -270,13 +271,13 @@ impl<'a> CellBench<'a> {
         proxy.chain([std::process::id()]).collect()
     }
 
-    fn sampled(&mut self, tracer: &mut EventTracer) -> Result<Vec<StackSample>, ProbeFailure> {
+    fn sampled(&mut self, tracer: &mut EventTracer) -> Result<SampleRecording, ProbeFailure> {
         tracer.watch(&self.proxy.processes(), &[])?;
         let outcome = tracer.sample(SAMPLES_PER_SECOND, || self.proxied());
         tracer.watch(&[], &[])?;
-        let (samples, load) = outcome?;
+        let (recording, load) = outcome?;
         load?;
-        Ok(samples)
+        Ok(recording)
     }
 
     fn proxied(&mut self) -> Result<(LoadSlice, f64), ProbeFailure> {
@@ -345,6 +346,7 @@ impl<'a> CellBench<'a> {
             running: PhaseMean::of(&running),
             path,
             lost: recording.lost + direct_recording.lost,
+            lost_share: recording.lost_share().max(direct_recording.lost_share()),
             untold: UntoldTime {
                 unseen_us: since.threads_ns(|thread| !timeline.knows(thread)) / 1e3 / calls,
                 unscheduled_us: since.unscheduled_ns as f64 / 1e3 / calls,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use provost_insight::profile::{
-    Component, ComponentMethod, LoadCell, MachineIdentity, Observation, Passage, Profile, ProfileOrigin,
-    Protocol, TotalObservation,
+    Component, ComponentMethod, LoadCell, LostShares, MachineIdentity, Observation, Passage, Profile,
+    ProfileOrigin, Protocol, TotalObservation,
 };
 use time::UtcDateTime;
 
@@ -20,9 +20,9 @@ use crate::failure::ProbeFailure;
 use crate::ladder;
 use crate::load::{LoadPace, LoadShape};
 use crate::machine;
-use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
+use crate::measure::{CellBench, CellProbes, CellRun, PathMean, TracedRun};
 use crate::stacks::{UserCode, UserShares};
-use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
+use crate::trace::{EventTracer, MessagePhase, PhaseTimes, SampleRecording};
 pub use order::{MethodChoice, ProfileOrder, ProfiledProxy};
 use setup::{LogUse, ProxySetup, SetupDifference, setups};
 
@@ -93,6 +93,8 @@ struct ProfileSession<'a> {
     event_cost_ns: f64,
     runs: Vec<MeasuredCell>,
     shares: BTreeMap<(Protocol, usize), UserShares>,
+    lost: LostShares,
+    samples_lost: u64,
     notes: Vec<String>,
 }
 
@@ -140,6 +142,8 @@ impl<'a> ProfileSession<'a> {
             event_cost_ns,
             runs: Vec::new(),
             shares: BTreeMap::new(),
+            lost: LostShares::default(),
+            samples_lost: 0,
             notes,
         })
     }
@@ -196,7 +200,10 @@ impl<'a> ProfileSession<'a> {
         };
         let mut run = bench.repeat(repetition, probes)?;
         drop(bench);
-        let samples = std::mem::take(&mut run.sampled);
+        let sampled = std::mem::take(&mut run.sampled);
+        self.lost = most_lost(self.lost, &sampled, run.traced.as_ref());
+        self.samples_lost += sampled.lost;
+        let samples = sampled.samples;
         if !samples.is_empty() {
             let processes = setup.proxy.processes();
             let code = setup.code.get_or_insert_with(|| UserCode::of(&processes));
@@ -269,6 +276,7 @@ impl<'a> ProfileSession<'a> {
             .collect();
         profile.observations.extend(self.logged_observations());
         profile.observations.extend(self.differences());
+        profile.lost = (self.lost != LostShares::default()).then_some(self.lost);
         profile.ladder = ladder::rungs(self.granted);
         self.note_log_cost(&mut profile.ladder);
         profile.methods = self.methods();
@@ -485,6 +493,12 @@ impl<'a> ProfileSession<'a> {
         if lost > 0 {
             notes.push(format!("{lost} events found no room and are missing"));
         }
+        if self.samples_lost > 0 {
+            notes.push(format!(
+                "{} stack samples found no room and are missing",
+                self.samples_lost
+            ));
+        }
         let incomplete: usize = paths.iter().map(|path| path.incomplete).sum();
         if incomplete > 0 {
             notes.push(format!(
@@ -510,6 +524,15 @@ impl<'a> ProfileSession<'a> {
     fn paths(&self) -> impl Iterator<Item = &PathMean> {
         let traced = self.runs.iter().filter_map(|cell| cell.run.traced.as_ref());
         traced.filter_map(|traced| traced.path.as_ref())
+    }
+}
+
+/// What the slice lost that lost most.
+fn most_lost(before: LostShares, sampled: &SampleRecording, traced: Option<&TracedRun>) -> LostShares {
+    let events = traced.map_or(0.0, |traced| traced.lost_share);
+    LostShares {
+        events: before.events.max(events),
+        stack_samples: before.stack_samples.max(sampled.lost_share()),
     }
 }
 
@@ -563,6 +586,9 @@ fn round(profile: &mut Profile) {
         ];
         overheads.into_iter().flatten().for_each(round);
     }
+    let lost = profile.lost.iter_mut();
+    lost.flat_map(|lost| [&mut lost.events, &mut lost.stack_samples])
+        .for_each(round);
     let hits = profile.ladder.iter_mut();
     hits.filter_map(|rung| rung.hit_cost_ns.as_mut()).for_each(round);
 }

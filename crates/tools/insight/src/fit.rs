@@ -96,6 +96,7 @@ pub fn fit(profile: &Profile) -> Result<FitSection, FitError> {
     }
     let repetitions: BTreeSet<u32> = profile.observations_to_use().map(|one| one.repetition).collect();
     let mut remarks: Vec<String> = profile.partial_remark().into_iter().collect();
+    remarks.extend(profile.lost_remark());
     if repetitions.len() < 3 {
         remarks.push(format!(
             "{} repetition(s): what differs between repetitions is hardly known; take at least 5",

@@ -10,6 +10,7 @@ pub mod change;
 pub mod fit;
 pub mod forest;
 mod ladder;
+mod lost;
 pub mod model;
 pub mod pacing;
 mod partial;

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use crate::ladder::LadderRung;
+pub use crate::lost::{LOST_SHARE_MAX, LostShares};
 pub use crate::pacing::{LoadPacing, RateBound};
 
 /// What the field `format` of a profile says.
@@ -56,6 +57,9 @@ pub struct Profile {
     /// Of a partial profile, how many rounds (repetitions from 0 on) were measured whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole_rounds: Option<u32>,
+    /// What the kernel had no room to write down; `None` where nothing was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<LostShares>,
     /// The methods that the machine granted, the best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ladder: Vec<LadderRung>,
@@ -547,6 +551,7 @@ impl Profile {
             regime: CoreRegime::Idle,
             partial: None,
             whole_rounds: None,
+            lost: None,
             ladder: Vec::new(),
             methods: Vec::new(),
             observations: Vec::new(),
@@ -605,6 +610,9 @@ impl Profile {
         }
         for (at, total) in self.totals.iter().enumerate() {
             total.check(&format!("totals[{at}]"))?;
+        }
+        if let Some(lost) = &self.lost {
+            lost.check("lost")?;
         }
         match &self.fit {
             Some(fit) => fit.check(),

@@ -12,8 +12,8 @@ pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_pa
 pub(crate) use timeline::ThreadTimeline;
 pub(crate) use timeline::{MessagePhase, PhaseTimes};
 pub(crate) use tracer::{
-    EventTracer, SampleTimer, attach_sampler, kernel_types, load_object, program, try_sampling,
-    try_tracepoints, unavailable,
+    EventTracer, SampleRecording, SampleTimer, attach_sampler, kernel_types, load_object, program,
+    try_sampling, try_tracepoints, unavailable,
 };
 
 #[cfg(test)]
@@ -40,5 +40,43 @@ mod tests {
         let cost = tracer.event_cost_ns().unwrap();
         eprintln!("an event costs {cost:.0} ns");
         assert!(cost < 20_000.0, "{cost}");
+    }
+
+    /// The ring has room for some 4,000; whoever spins is sampled often enough sooner or later.
+    #[test]
+    fn samples_that_find_no_room_are_counted() {
+        let mut tracer = match EventTracer::load() {
+            Ok(tracer) => tracer,
+            Err(failure) => return provost_skip::forbidden(failure),
+        };
+        const TIMES_PER_SECOND: u64 = 20_000;
+        tracer.watch(&[std::process::id()], &[]).unwrap();
+        let mut spin_for = |time: std::time::Duration| {
+            let began = std::time::Instant::now();
+            let spin = || while began.elapsed() < time {};
+            match tracer.sample(TIMES_PER_SECOND, spin) {
+                Ok((recording, ())) => Some(recording),
+                Err(failure) => {
+                    provost_skip::forbidden(failure);
+                    None
+                }
+            }
+        };
+        let Some(few) = spin_for(std::time::Duration::from_millis(20)) else {
+            return;
+        };
+        assert_eq!((few.lost, few.lost_share()), (0, 0.0), "{}", few.samples.len());
+        let mut time = std::time::Duration::from_millis(500);
+        let many = loop {
+            let recording = spin_for(time).unwrap();
+            if recording.lost > 0 {
+                break recording;
+            }
+            assert!(time.as_secs() < 60, "{} samples", recording.samples.len());
+            time *= 2;
+        };
+        let all = many.lost as f64 + many.samples.len() as f64;
+        assert!(many.samples.len() > 1000);
+        assert_eq!(many.lost_share(), many.lost as f64 / all);
     }
 }

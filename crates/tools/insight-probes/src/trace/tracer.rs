@@ -38,6 +38,32 @@ pub(crate) struct EventRecording {
     pub(crate) lost: u64,
 }
 
+impl EventRecording {
+    /// What found no room, as a share of all that there was.
+    pub(crate) fn lost_share(&self) -> f64 {
+        lost_share(self.lost, self.events.len())
+    }
+}
+
+/// Stacks that were sampled between two calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SampleRecording {
+    pub(crate) samples: Vec<StackSample>,
+    /// Samples that found no room.
+    pub(crate) lost: u64,
+}
+
+impl SampleRecording {
+    /// What found no room, as a share of all that there was.
+    pub(crate) fn lost_share(&self) -> f64 {
+        lost_share(self.lost, self.samples.len())
+    }
+}
+
+fn lost_share(lost: u64, kept: usize) -> f64 {
+    lost as f64 / (lost as f64 + kept as f64).max(1.0)
+}
+
 /// Loaded programs, attached or not.
 pub(crate) struct EventTracer {
     programs: Ebpf,
@@ -103,8 +129,9 @@ impl EventTracer {
         &mut self,
         times_per_second: u64,
         during: impl FnOnce() -> T,
-    ) -> Result<(Vec<StackSample>, T), ProbeFailure> {
+    ) -> Result<(SampleRecording, T), ProbeFailure> {
         drain(&mut self.samples, SAMPLES_MAX, |_| None::<()>);
+        self.lost_since_last();
         let links = attach_sampler(&mut self.programs, SampleTimer::software(times_per_second))?;
         let done = during();
         let sampler: &mut PerfEvent = program(&mut self.programs, SAMPLER)?;
@@ -114,7 +141,8 @@ impl EventTracer {
                 .map_err(|error| refused("ending a perf event", &error))?;
         }
         let samples = drain(&mut self.samples, SAMPLES_MAX, StackSample::parse);
-        Ok((samples, done))
+        let lost = self.lost_since_last()[1];
+        Ok((SampleRecording { samples, lost }, done))
     }
 
     fn lost_since_last(&mut self) -> [u64; 2] {

@@ -2,7 +2,7 @@
 //! works alone.
 
 use provost_insight::model::ComponentCost;
-use provost_insight::profile::Component;
+use provost_insight::profile::{Component, LOST_SHARE_MAX};
 use serde::Serialize;
 
 use crate::application::RunningApplication;
@@ -60,7 +60,7 @@ impl PassageTracer {
         }))
     }
 
-    /// Traces an application under a load; `None` where too few messages were seen whole.
+    /// Traces an application under a load; `None` where too few messages were seen whole, or too many events were lost.
     pub(super) fn trace(
         &mut self,
         application: &RunningApplication,
@@ -84,7 +84,11 @@ impl PassageTracer {
         });
         self.tracer.watch(&[], &[])?;
         let (recording, (slice, from_ns, to_ns)) = outcome?;
-        let passages = (slice?.count() * hops.len()) as f64;
+        let slice = slice?;
+        if recording.lost_share() > LOST_SHARE_MAX {
+            return Ok(None);
+        }
+        let passages = (slice.count() * hops.len()) as f64;
         let timeline = ThreadTimeline::of(&recording.events);
         let mut latency_us = PhaseTimes::default();
         for hop in hops {

@@ -597,6 +597,7 @@ fn warnings(profile: &Profile, resampling: &Resampling) -> Vec<String> {
         ));
     }
     warnings.extend(profile.partial_remark());
+    warnings.extend(profile.lost_remark());
     if !profile.observations.is_empty() && resampling.picks.is_empty() {
         warnings.push(
             "the profile has one repetition: intervals come from the scatter of its cells alone".to_owned(),
