@@ -325,6 +325,53 @@ fn without_privileges_there_are_remedies_and_sums() {
     assert_eq!(profile["totals"].as_array().map(Vec::len), Some(2));
 }
 
+/// In a container the tool sees other numbers than the kernel's tracepoints have: nothing that they write down would be the proxy's.
+#[test]
+fn in_a_pid_namespace_of_its_own_there_are_sums_and_the_reason() {
+    const UNSHARE: &str = "/usr/bin/unshare";
+    let run = |arguments: &[&str]| {
+        Command::new(UNSHARE)
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child", "--"])
+            .arg(env!("CARGO_BIN_EXE_provost-insight"))
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    if !Path::new(UNSHARE).exists() || !run(&["--version"]).status.success() {
+        return provost_skip::forbidden("nobody but root makes PID namespaces, and unshare does that");
+    }
+    let report: serde_json::Value = serde_json::from_str(&stdout(&run(&["doctor", "--json"]))).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let named = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    let numbers = named("process numbers");
+    assert_eq!(numbers["granted"], false);
+    assert!(
+        numbers["remedy"].as_str().unwrap().contains("--pid=host"),
+        "{numbers}"
+    );
+    let methods = report["methods"].as_array().unwrap();
+    let read = methods.iter().find(|one| one["component"] == "read").unwrap();
+    assert_eq!(read["method"], serde_json::Value::Null);
+    let Some(proxy) = ["nginx", "haproxy"]
+        .into_iter()
+        .find(|name| named(&format!("proxy {name}"))["granted"] == true)
+    else {
+        return provost_skip::missing("a proxy", "nginx or HAProxy: apt-get install haproxy");
+    };
+    let brief = [
+        &["profile", "--proxy", proxy, "--workload", "echo-http"][..],
+        &BRIEF,
+    ];
+    let profile: serde_json::Value = serde_json::from_str(&stdout(&run(&brief.concat()))).unwrap();
+    let notes = profile["notes"].to_string();
+    assert!(
+        notes.contains("in a PID namespace of its own") && notes.contains("only sums were measured"),
+        "{notes}"
+    );
+    assert_eq!(profile["observations"].as_array().map(Vec::len), Some(0));
+    assert_eq!(profile["totals"].as_array().map(Vec::len), Some(2));
+}
+
 /// Envoy is measured by its access log: the best rung that is left.
 #[test]
 fn without_privileges_envoy_is_measured_by_its_access_log() {

@@ -68,11 +68,11 @@ const CAPABILITIES: [(&str, u32); 5] = [
 /// Tries everything. It takes well below a second and leaves nothing behind.
 #[must_use]
 pub fn examine() -> DoctorReport {
-    let mut checks = vec![capabilities(), type_information()];
+    let mut checks = vec![capabilities(), type_information(), process_numbers()];
     checks.extend(trace::try_tracepoints().into_iter().map(tracepoint_check));
     let stacks = trace::try_sampling();
     checks.push(check(
-        "stack samples",
+        STACKS,
         stacks,
         "time of the codec and of each filter in user space",
         BPF_REMEDY,
@@ -83,14 +83,14 @@ pub fn examine() -> DoctorReport {
     checks.push(cores());
     checks.extend(ProxyKind::BUILT_IN.map(proxy));
     checks.extend(ProxyKind::BUILT_IN.into_iter().filter_map(preload));
+    let is_granted = |name: &str| checks.iter().any(|check| check.name == name && check.granted);
     let granted = GrantedMethods {
-        tracepoints: checks
-            .iter()
-            .filter(|check| check.name.starts_with("tp_btf/"))
-            .all(|check| check.granted),
-        stacks: checks
-            .iter()
-            .any(|check| check.name == "stack samples" && check.granted),
+        tracepoints: is_granted(NUMBERS)
+            && checks
+                .iter()
+                .filter(|check| check.name.starts_with("tp_btf/"))
+                .all(|check| check.granted),
+        stacks: is_granted(NUMBERS) && is_granted(STACKS),
     };
     DoctorReport {
         machine: machine::identity(),
@@ -103,6 +103,9 @@ pub fn examine() -> DoctorReport {
 /// The methods that work here.
 #[must_use]
 pub fn granted() -> GrantedMethods {
+    if machine::process_numbers().is_err() {
+        return GrantedMethods::default();
+    }
     GrantedMethods {
         tracepoints: trace::try_tracepoints()
             .iter()
@@ -110,6 +113,10 @@ pub fn granted() -> GrantedMethods {
         stacks: trace::try_sampling().is_ok(),
     }
 }
+
+/// Names of checks that decide what is granted.
+const NUMBERS: &str = "process numbers";
+const STACKS: &str = "stack samples";
 
 const BPF_REMEDY: &str = "run as root, or grant CAP_BPF and CAP_PERFMON (in a container: --cap-add, and a seccomp profile that permits bpf and perf_event_open)";
 
@@ -139,11 +146,24 @@ fn tracepoint_check((name, outcome): (&'static str, Result<(), ProbeFailure>)) -
         "sk_data_ready" => "where the critical path enters and leaves the proxy",
         _ => "the way through the loopback device",
     };
+    let remedy = match &outcome {
+        Err(ProbeFailure::Refused { remedy, .. }) if remedy == trace::OLDER_KERNEL => trace::OLDER_KERNEL,
+        _ => BPF_REMEDY,
+    };
     check(
         format!("tp_btf/{name}"),
         outcome.map(|()| "loaded and attached".into()),
         purpose,
-        BPF_REMEDY,
+        remedy,
+    )
+}
+
+fn process_numbers() -> DoctorCheck {
+    check(
+        NUMBERS,
+        machine::process_numbers(),
+        "telling the proxy's events from those of others",
+        machine::NUMBERS_REMEDY,
     )
 }
 
@@ -331,6 +351,9 @@ fn methods(granted: GrantedMethods) -> Vec<ChosenMethod> {
 
 #[cfg(test)]
 mod tests {
+    use aya::BtfError;
+    use aya::programs::ProgramError;
+
     use super::*;
 
     #[test]
@@ -351,6 +374,19 @@ mod tests {
             assert!(!check.detail.is_empty(), "{check:?}");
         }
         assert!(report.methods.iter().any(|chosen| chosen.component == "parse"));
+    }
+
+    #[test]
+    fn a_tracepoint_that_a_kernel_lacks_is_not_for_want_of_privileges() {
+        let refused = |error: ProgramError| Err(trace::refused("BPF program", &error));
+        let missing = BtfError::UnknownBtfTypeName {
+            type_name: "btf_trace_sk_data_ready".into(),
+        };
+        let check = tracepoint_check(("sk_data_ready", refused(missing.into())));
+        assert!(check.detail.contains("btf_trace_sk_data_ready"), "{check:?}");
+        assert!(check.remedy.as_ref().unwrap().contains("Linux 6.3"), "{check:?}");
+        let check = tracepoint_check(("sk_data_ready", refused(ProgramError::NotLoaded)));
+        assert!(check.remedy.as_ref().unwrap().contains("CAP_BPF"), "{check:?}");
     }
 
     #[test]

@@ -111,6 +111,31 @@ pub(crate) fn file_hash(path: &Path) -> Result<String, ProbeFailure> {
     Ok(format!("sha256:{hex}"))
 }
 
+/// The first PID namespace, which has all processes (`PROC_PID_INIT_INO` of the kernel).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Whether this tool numbers processes as the kernel's tracepoints do.
+///
+/// # Errors
+/// If it runs in a PID namespace of its own, as in a container.
+pub(crate) fn process_numbers() -> Result<String, ProbeFailure> {
+    let own = fs::read_link("/proc/self/ns/pid").doing(|| "read /proc/self/ns/pid".into())?;
+    if own == Path::new(FIRST_PID_NAMESPACE) {
+        return Ok("those of the host".into());
+    }
+    Err(ProbeFailure::Refused {
+        what: "process numbers".into(),
+        why: format!(
+            "this tool runs in a PID namespace of its own ({}), and the kernel's tracepoints have the host's numbers",
+            own.display()
+        ),
+        remedy: NUMBERS_REMEDY.into(),
+    })
+}
+
+pub(crate) const NUMBERS_REMEDY: &str =
+    "run it among the host's processes (docker run --pid=host, hostPID: true in Kubernetes)";
+
 /// A process and all that it started, which a proxy with a master and workers needs.
 #[must_use]
 pub fn family(process: u32) -> Vec<u32> {

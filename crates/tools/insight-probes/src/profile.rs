@@ -123,9 +123,11 @@ impl<'a> ProfileSession<'a> {
                 LogUse::Unread => "only sums were measured",
                 _ => "sums were measured, and what the access log tells",
             };
-            notes.push(format!(
-                "the kernel grants no BPF tracepoints: {left}; see `provost insight doctor`"
-            ));
+            let why = machine::process_numbers().err().map_or_else(
+                || "the kernel grants no BPF tracepoints".to_owned(),
+                |failure| failure.to_string(),
+            );
+            notes.push(format!("{why}: {left}; see `provost insight doctor`"));
         }
         let event_cost_ns = tracer.as_mut().map_or(Ok(0.0), EventTracer::event_cost_ns)?;
         let logs = LogUse::of(order, granted);

@@ -11,9 +11,11 @@ pub(crate) use event::TraceEvent;
 pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_paths, middle_mean};
 pub(crate) use timeline::ThreadTimeline;
 pub(crate) use timeline::{MessagePhase, PhaseTimes};
+#[cfg(test)]
+pub(crate) use tracer::refused;
 pub(crate) use tracer::{
-    EventTracer, SampleRecording, SampleTimer, attach_sampler, kernel_types, load_object, program,
-    try_sampling, try_tracepoints, unavailable,
+    EventTracer, OLDER_KERNEL, SampleRecording, SampleTimer, attach_sampler, kernel_types, load_object,
+    program, try_sampling, try_tracepoints, unavailable,
 };
 
 #[cfg(test)]

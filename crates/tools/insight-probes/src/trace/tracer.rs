@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use aya::maps::{Array, HashMap, MapData, RingBuf};
 use aya::programs::perf_event::{self, PerfEventLinkId};
 use aya::programs::{BtfTracePoint, PerfEvent, Program, ProgramError};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, BtfError, Ebpf, EbpfLoader};
 
 use super::event::TraceEvent;
 use crate::failure::ProbeFailure;
@@ -296,12 +296,19 @@ fn missing(name: &str) -> ProbeFailure {
     ProbeFailure::Unavailable(format!("the compiled BPF object has no '{name}'"))
 }
 
-fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeFailure {
+/// What to do about a tracepoint that the kernel has not; `sk_data_ready` came last.
+pub(crate) const OLDER_KERNEL: &str =
+    "this kernel has no such tracepoint: Linux 6.3 and later ones have all of them";
+
+pub(crate) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeFailure {
+    let remedy = match error.downcast_ref() {
+        Some(ProgramError::Btf(BtfError::UnknownBtfTypeName { .. })) => OLDER_KERNEL,
+        _ => "run as root or with CAP_BPF and CAP_PERFMON; `provost insight doctor` says what is granted",
+    };
     ProbeFailure::Refused {
         what: what.into(),
         why: reasons(error),
-        remedy: "run as root or with CAP_BPF and CAP_PERFMON; `provost insight doctor` says what is granted"
-            .into(),
+        remedy: remedy.into(),
     }
 }
 
