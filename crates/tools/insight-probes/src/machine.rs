@@ -111,6 +111,9 @@ pub(crate) fn file_hash(path: &Path) -> Result<String, ProbeFailure> {
     Ok(format!("sha256:{hex}"))
 }
 
+/// What the kernel writes behind the path of a file that is not there any more.
+pub(crate) const DELETED: &str = " (deleted)";
+
 /// The first PID namespace, which has all processes (`PROC_PID_INIT_INO` of the kernel).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 

@@ -135,6 +135,7 @@ impl<'a> ProfileSession<'a> {
         if setups.is_empty() {
             return Err(ProbeFailure::Unavailable(notes.join("; ")));
         }
+        notes.extend(setups[0].proxy.remark().map(str::to_owned));
         Ok(ProfileSession {
             order,
             setups,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -197,6 +198,8 @@ pub struct RunningProxy {
     process: u32,
     listen: SocketAddr,
     identity: ProxyIdentity,
+    /// What a reader of its profile should know of its program.
+    remark: Option<String>,
     /// Its configuration and log.
     folder: Option<tempfile::TempDir>,
 }
@@ -273,23 +276,33 @@ impl RunningProxy {
             return Err(ProbeFailure::Proxy(why));
         }
         // Another user's program is hidden; what it takes is not.
-        let program = fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
+        let running = PathBuf::from(format!("/proc/{process}/exe"));
+        let link = fs::read_link(&running).unwrap_or_default();
+        let program = without_deleted(&link);
         let command = machine::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         let called = || machine::read(format!("/proc/{process}/comm")).unwrap_or_default();
         let name = program.file_name().map_or_else(
             || called().trim().to_owned(),
             |name| name.to_string_lossy().into_owned(),
         );
-        let known = ProxyKind::named(&name).filter(|_| program.is_file());
+        let is_in_place = is_same_file(&running, &program);
+        let known = ProxyKind::named(&name).filter(|_| is_in_place);
         let version = known.map(|kind| kind.version(&program));
         Ok(RunningProxy {
             identity: ProxyIdentity {
                 name: name.clone(),
                 version: version.unwrap_or_default(),
-                binary: machine::file_hash(&program).unwrap_or_default(),
+                binary: machine::file_hash(&running).unwrap_or_default(),
                 command: command.replace('\0', " ").trim().into(),
                 workers: 0,
             },
+            remark: (link != program).then(|| {
+                format!(
+                    "{} was replaced or removed since process {process} was started: its hash, and the names of its functions, are those of \
+                     what runs, and its version is not known",
+                    program.display()
+                )
+            }),
             name,
             child: None,
             ended: None,
@@ -337,6 +350,7 @@ impl RunningProxy {
                 command: [&[program.display().to_string()], arguments].concat().join(" "),
                 workers: 1,
             },
+            remark: None,
             folder,
         })
     }
@@ -423,6 +437,11 @@ impl RunningProxy {
         self.listen
     }
 
+    /// What a reader of its profile should know of its program.
+    pub(crate) fn remark(&self) -> Option<&str> {
+        self.remark.as_deref()
+    }
+
     /// What a profile says of it.
     #[must_use]
     pub fn identity(&self) -> &ProxyIdentity {
@@ -500,6 +519,18 @@ fn command(program: &Path) -> Command {
     command
 }
 
+/// The path of a running program, whether or not another one has its place by now.
+fn without_deleted(link: &Path) -> PathBuf {
+    let path = link.to_str().and_then(|text| text.strip_suffix(machine::DELETED));
+    path.map_or_else(|| link.to_owned(), PathBuf::from)
+}
+
+/// Whether both are one file: in a container, or after an upgrade, something else may be at a program's path.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    identity(one).is_some_and(|one| Some(one) == identity(other))
+}
+
 /// Whether a command line can begin with it: a path, or a name in `PATH`.
 fn is_program(program: &Path) -> bool {
     if program.components().count() > 1 {
@@ -528,4 +559,34 @@ fn put_in(word: &str, job: &ProxyJob) -> String {
 pub fn free_address() -> Result<SocketAddr, ProbeFailure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing(|| "find a free port".into())?;
     listener.local_addr().doing(|| "find a free port".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_is_known_by_what_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("haproxy");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        let listen = ([127, 0, 0, 1], 1).into();
+        let known = RunningProxy::adopt(child.id(), listen).unwrap();
+        let newer = folder.path().join("newer");
+        fs::copy("/bin/true", &newer).unwrap();
+        fs::rename(&newer, &program).unwrap();
+        let replaced = RunningProxy::adopt(child.id(), listen).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(known.remark(), None);
+        assert_eq!(known.identity().name, "haproxy");
+        assert!(known.identity().binary.starts_with("sha256:"));
+        assert!(!known.identity().version.is_empty());
+        assert_eq!(replaced.identity().name, "haproxy");
+        assert_eq!(replaced.identity().binary, known.identity().binary);
+        // What is at its path is another program.
+        assert_eq!(replaced.identity().version, "");
+        assert!(replaced.remark().unwrap().contains("was replaced or removed"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Module, Unwinder};
@@ -63,7 +63,7 @@ impl UserCode {
         let program = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
         let maps = machine::read(format!("/proc/{process}/maps")).unwrap_or_default();
         for mapping in maps.lines().filter_map(CodeMapping::parse).take(FILES_MAX) {
-            let is_program = Path::new(mapping.path) == program;
+            let is_program = Path::new(mapping.link) == program;
             match code.add(*process, &mapping, is_program) {
                 Err(why) if is_program => code.unread = Some(why),
                 // A library that cannot be read has no names; its callers have.
@@ -74,9 +74,8 @@ impl UserCode {
     }
 
     fn add(&mut self, process: u32, mapping: &CodeMapping<'_>, is_program: bool) -> Result<(), String> {
-        // As the process sees it, even if it lives in a container or the file has been replaced.
-        let path = format!("/proc/{process}/root{}", mapping.path);
-        let unread = |why: &dyn fmt::Display| format!("{}: {why}", mapping.path);
+        let unread = |why: &dyn fmt::Display| format!("{}: {why}", mapping.link);
+        let path = mapping.file_in(process, is_program).map_err(|why| unread(&why))?;
         let length = std::fs::metadata(&path).map_err(|error| unread(&error))?.len();
         if length > FILE_BYTES_MAX {
             return Err(unread(&format_args!("longer than {FILE_BYTES_MAX} bytes")));
@@ -92,7 +91,7 @@ impl UserCode {
         let address = address.ok_or_else(|| unread(&"the mapped part is in no segment of the file"))?;
         let bias = mapping.from.wrapping_sub(address);
         self.unwinder.add_module(Module::new(
-            mapping.path.to_string(),
+            mapping.link.to_string(),
             mapping.from..mapping.to,
             bias,
             code.take_frames(),
@@ -142,27 +141,49 @@ fn name_at(files: &[CodeFile], address: u64) -> Option<&str> {
 
 /// A line of `/proc/PID/maps` with code of a file.
 struct CodeMapping<'a> {
+    /// As the line has them.
+    range: &'a str,
     from: u64,
     to: u64,
     offset: u64,
-    path: &'a str,
+    /// Where the file was, and whether another one may be there now.
+    link: &'a str,
 }
 
 impl<'a> CodeMapping<'a> {
     fn parse(line: &'a str) -> Option<CodeMapping<'a>> {
         let mut fields = line.split_ascii_whitespace();
-        let (from, to) = fields.next()?.split_once('-')?;
+        let range = fields.next()?;
+        let (from, to) = range.split_once('-')?;
         let permissions = fields.next()?;
         let offset = fields.next()?;
-        let path = line.get(line.find('/')?..)?;
+        let link = line.get(line.find('/')?..)?;
         let number = |text| u64::from_str_radix(text, 16).ok();
         permissions.contains('x').then_some(())?;
         Some(CodeMapping {
+            range,
             from: number(from)?,
             to: number(to)?,
             offset: number(offset)?,
-            path: path.trim_end_matches(" (deleted)"),
+            link,
         })
+    }
+
+    /// The file that is mapped, though it lives in a container, or another one has its place since.
+    fn file_in(&self, process: u32, is_program: bool) -> Result<PathBuf, &'static str> {
+        let mapped = if is_program {
+            format!("/proc/{process}/exe")
+        } else {
+            format!("/proc/{process}/map_files/{}", self.range)
+        };
+        if std::fs::metadata(&mapped).is_ok() {
+            return Ok(mapped.into());
+        }
+        // Not everybody may look at what is mapped.
+        if self.link.ends_with(machine::DELETED) {
+            return Err("the file was replaced or removed");
+        }
+        Ok(format!("/proc/{process}/root{}", self.link).into())
     }
 }
 
@@ -221,7 +242,9 @@ mod tests {
     fn only_mapped_code_of_files_counts() {
         let line = "55d0c0400000-55d0c0800000 r-xp 00001000 fe:00 42   /usr/bin/a b (deleted)";
         let mapping = CodeMapping::parse(line).unwrap();
-        assert_eq!(mapping.path, "/usr/bin/a b");
+        assert_eq!(mapping.link, "/usr/bin/a b (deleted)");
+        let replaced = mapping.file_in(u32::MAX >> 1, false).unwrap_err();
+        assert!(replaced.contains("replaced"), "{replaced}");
         assert_eq!((mapping.from, mapping.offset), (0x55d0_c040_0000, 0x1000));
         for other in [
             "55d0c0400000-55d0c0800000 r--p 0 fe:00 42 /usr/bin/a",
@@ -250,11 +273,49 @@ mod tests {
         assert_eq!(named_files.count(), 1);
     }
 
+    /// A program that waits; it ends with this.
+    struct WaitingProgram(std::process::Child);
+
+    impl Drop for WaitingProgram {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_runs_is_read_though_another_file_has_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let waiting = WaitingProgram(std::process::Command::new(&program).arg("1000").spawn().unwrap());
+        let process = waiting.0.id();
+        let places = || {
+            let code = UserCode::of(&[process]);
+            assert_eq!(code.unread, None);
+            code.files
+                .iter()
+                .map(|file| (file.from, file.bias))
+                .collect::<Vec<_>>()
+        };
+        let link = || std::fs::read_link(format!("/proc/{process}/exe")).unwrap();
+        // Itself, what loads libraries, and the C library.
+        while places().len() < 3 {
+            std::thread::yield_now();
+        }
+        let before = places();
+        let newer = folder.path().join("newer");
+        std::fs::write(&newer, "no program at all").unwrap();
+        std::fs::rename(&newer, &program).unwrap();
+        assert!(link().to_string_lossy().ends_with(machine::DELETED));
+        assert_eq!(places(), before);
+    }
+
     proptest::proptest! {
         #[test]
         fn no_line_of_a_map_panics(line in "[0-9a-f]{0,20}-[0-9a-f]{0,20} .{0,60}") {
             if let Some(mapping) = CodeMapping::parse(&line) {
-                proptest::prop_assert!(mapping.path.starts_with('/'));
+                proptest::prop_assert!(mapping.link.starts_with('/'));
             }
         }
     }
