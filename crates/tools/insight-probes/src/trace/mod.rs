@@ -44,6 +44,18 @@ mod tests {
         assert!(cost < 20_000.0, "{cost}");
     }
 
+    #[test]
+    fn more_processes_than_there_is_room_for_are_refused_with_what_to_do() {
+        let mut tracer = match EventTracer::load() {
+            Ok(tracer) => tracer,
+            Err(failure) => return provost_skip::forbidden(failure),
+        };
+        let processes: Vec<u32> = (1..=256).collect();
+        tracer.watch(&processes, &[]).unwrap();
+        let refused = tracer.watch(&[&processes[..], &[257]].concat(), &[]).unwrap_err();
+        assert!(refused.to_string().contains("--differential"), "{refused}");
+    }
+
     /// The ring has room for some 4,000; whoever spins is sampled often enough sooner or later.
     #[test]
     fn samples_that_find_no_room_are_counted() {

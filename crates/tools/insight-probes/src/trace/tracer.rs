@@ -25,6 +25,8 @@ const TRACEPOINTS: [(&str, &str); 6] = [
 ];
 /// The program that samples stacks.
 const SAMPLER: &str = "sample";
+/// Processes and ports that are watched at a time; `max_entries` in `bpf/probes.bpf.c`.
+const WATCHED_MAX: usize = 256;
 /// Events and samples that one recording keeps at most.
 const EVENTS_MAX: usize = 4 << 20;
 const SAMPLES_MAX: usize = 8 << 10;
@@ -93,6 +95,13 @@ impl EventTracer {
 
     /// Watches only these processes, and sockets with these ports.
     pub(crate) fn watch(&mut self, processes: &[u32], ports: &[u16]) -> Result<(), ProbeFailure> {
+        if processes.len() > WATCHED_MAX || ports.len() > WATCHED_MAX {
+            return Err(ProbeFailure::Unavailable(format!(
+                "{} processes and {} ports, of which {WATCHED_MAX} each can be traced: measure sums alone (--differential)",
+                processes.len(),
+                ports.len()
+            )));
+        }
         fill(&mut self.programs, "processes", processes)?;
         fill(&mut self.programs, "ports", ports)
     }
