@@ -304,8 +304,8 @@ fn draw_methods(hops: &[MethodHops], canvas: Canvas) -> String {
         ("CALL µs", Align::Right),
         ("SERVED µs", Align::Right),
         ("WIRE, NODES µs", Align::Right),
-        ("QUEUE p99", Align::Right),
-        ("PEER QUEUE p99", Align::Right),
+        ("QUEUE p99 µs", Align::Right),
+        ("PEER QUEUE p99 µs", Align::Right),
     ]);
     let known = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1}"));
     for hop in hops {
