@@ -24,6 +24,8 @@ const RATE_FACTOR_MIN: f64 = 1.5;
 const SATURATED_SHARE: f64 = 0.8;
 /// Cells whose mean is below this share of the component's mean are weighted as if theirs were this share.
 const WEIGHT_FLOOR_SHARE: f64 = 0.2;
+/// Where a function is less than this share of its reference, residuals are as if it were this share.
+const RESIDUAL_FLOOR_SHARE: f64 = 0.05;
 /// Shares of the residuals that are kept.
 const RESIDUAL_SHARES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
@@ -401,7 +403,7 @@ fn fit_rows(rows: &[SampleRow]) -> PiecewiseFunction {
         .collect();
     let (repetitions, between) = repetition_variance(&residuals);
     covariance[0][0] += between;
-    let function = PiecewiseFunction {
+    let mut function = PiecewiseFunction {
         size_knots_bytes: shape.size_knots_bytes.clone(),
         has_rate_term: shape.has_rate_term,
         rate_knots_per_s: shape.rate_knots_per_s.clone(),
@@ -409,14 +411,21 @@ fn fit_rows(rows: &[SampleRow]) -> PiecewiseFunction {
         covariance,
         degrees_of_freedom: u32::try_from(spare.min(repetitions.saturating_sub(1).max(1)))
             .unwrap_or(u32::MAX),
-        residual_quantiles: residual_quantiles(&residuals, shape.count()),
+        residual_quantiles: Vec::new(),
         observed: observed_range(rows),
     };
-    if shape.has_size_term {
-        function
-    } else {
-        with_empty_size_term(function)
+    if !shape.has_size_term {
+        function = with_empty_size_term(function);
     }
+    let at_reference: Vec<SampleRow> = residuals
+        .iter()
+        .map(|row| SampleRow {
+            value: row.value / function.residual_factor(function.value_at(row.size_bytes, row.rate_per_s)),
+            ..*row
+        })
+        .collect();
+    function.residual_quantiles = residual_quantiles(&at_reference, shape.count());
+    function
 }
 
 /// A function that does not depend on the size still has the term, which is 0.
@@ -448,19 +457,12 @@ fn repetition_variance(residuals: &[SampleRow]) -> (usize, f64) {
     (count, (variance(&means) - expected).max(0.0) / count as f64)
 }
 
-/// How far the means of cells are from the function, less what the noise of their repetitions explains. A function comes nearer
-/// to the cells that it was fitted to than to others, the more so the more terms it has.
+/// How far the means of cells are from the function, less what the noise of their repetitions explains. A function comes nearer to
+/// the cells that it was fitted to than to others, the more so the more terms it has.
 fn residual_quantiles(residuals: &[SampleRow], terms: usize) -> Vec<ResidualQuantile> {
     let means = cell_means(residuals, |row| row.value);
     let nearer = means.len() as f64 / means.len().saturating_sub(terms).max(1) as f64;
-    let noise: Vec<f64> = residuals
-        .iter()
-        .filter_map(|row| {
-            let (mean, count) = means.get(&cell(row))?;
-            (*count > 1).then(|| (row.value - mean).powi(2) / (*count as f64 * (*count as f64 - 1.0)))
-        })
-        .collect();
-    let noise = noise.iter().sum::<f64>() / means.len().max(1) as f64;
+    let noise = noise_of_means(residuals, &means);
     let mut values: Vec<f64> = means.values().map(|(mean, _)| *mean).collect();
     let square = values.iter().map(|value| value * value).sum::<f64>() / values.len().max(1) as f64;
     let explained = if square > 0.0 {
@@ -477,6 +479,28 @@ fn residual_quantiles(residuals: &[SampleRow], terms: usize) -> Vec<ResidualQuan
             us: quantile(&values, share),
         })
         .collect()
+}
+
+/// The variance that the scatter of repetitions leaves in the mean of a cell, in the mean over cells. What is common to all cells of
+/// a repetition moves the whole function, and is no part of it.
+fn noise_of_means(residuals: &[SampleRow], means: &BTreeMap<(u64, i64), (f64, usize)>) -> f64 {
+    let mut common: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
+    let beside_mean =
+        |row: &SampleRow| Some((row.value - means.get(&cell(row))?.0, means.get(&cell(row))?.1));
+    for row in residuals {
+        if let Some((beside, _)) = beside_mean(row) {
+            let entry = common.entry(row.repetition).or_default();
+            entry.0 += beside;
+            entry.1 += 1;
+        }
+    }
+    let squares = residuals.iter().filter_map(|row| {
+        let (beside, count) = beside_mean(row)?;
+        let (sum, rows) = common.get(&row.repetition)?;
+        let own = beside - sum / *rows as f64;
+        (count > 1).then(|| own.powi(2) / (count as f64 * (count as f64 - 1.0)))
+    });
+    squares.sum::<f64>() / means.len().max(1) as f64
 }
 
 fn observed_range(rows: &[SampleRow]) -> ObservedRange {
@@ -572,6 +596,22 @@ impl PiecewiseFunction {
     #[must_use]
     pub fn value_at(&self, size_bytes: f64, rate_per_s: f64) -> f64 {
         dot(&self.terms_at(size_bytes, rate_per_s), &self.coefficients)
+    }
+
+    /// What residuals are kept for: the larger of the values at the smallest and the largest size, at the lowest rate.
+    fn reference_us(&self) -> f64 {
+        let at = |size_bytes| self.value_at(size_bytes, self.observed.rate_per_s_min).abs();
+        at(self.observed.size_bytes_min).max(at(self.observed.size_bytes_max))
+    }
+
+    /// What a residual is multiplied by where the function has this value.
+    pub(crate) fn residual_factor(&self, value_us: f64) -> f64 {
+        let reference_us = self.reference_us();
+        if reference_us > 0.0 {
+            (value_us.abs() / reference_us).max(RESIDUAL_FLOOR_SHARE)
+        } else {
+            1.0
+        }
     }
 
     /// Half the width of the function's 90 % interval at a size and a rate, from its covariance.
@@ -735,31 +775,56 @@ mod tests {
 
     #[test]
     fn residuals_make_up_for_what_the_fit_took_and_leave_out_noise() {
-        let rows = |noise: f64| -> Vec<SampleRow> {
-            let cells = [1.0, -1.0, 1.0, -1.0]
-                .into_iter()
-                .zip([64.0, 256.0, 1024.0, 4096.0]);
-            let row = |(residual, size_bytes): (f64, f64), repetition: u32| SampleRow {
-                size_bytes,
-                rate_per_s: 1000.0,
-                repetition,
-                value: residual + if repetition == 0 { noise } else { -noise },
-                weight: 1.0,
+        let rows = |noise: f64, common: f64| -> Vec<SampleRow> {
+            let residuals = [1.0, -1.0, 1.0, -1.0];
+            // Which of the two repetitions has more is another one from cell to cell.
+            let signs = [1.0, 1.0, -1.0, -1.0];
+            let sizes = [64.0, 256.0, 1024.0, 4096.0];
+            let row = |at: usize, repetition: u32| {
+                let side = if repetition == 0 { 1.0 } else { -1.0 };
+                SampleRow {
+                    size_bytes: sizes[at],
+                    rate_per_s: 1000.0,
+                    repetition,
+                    value: residuals[at] + side * (signs[at] * noise + common),
+                    weight: 1.0,
+                }
             };
-            cells.flat_map(|cell| [row(cell, 0), row(cell, 1)]).collect()
+            (0..4).flat_map(|at| [row(at, 0), row(at, 1)]).collect()
         };
-        let largest = |noise: f64, terms: usize| residual_quantiles(&rows(noise), terms)[4].us;
-        assert_eq!(largest(0.0, 0), 1.0);
+        let largest =
+            |noise: f64, common: f64, terms: usize| residual_quantiles(&rows(noise, common), terms)[4].us;
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        near(largest(0.0, 0.0, 0), 1.0);
         // Of four cells a line with two terms has taken half of the square.
-        assert!(
-            (largest(0.0, 2) - 2f64.sqrt()).abs() < 1e-9,
-            "{}",
-            largest(0.0, 2)
-        );
+        near(largest(0.0, 0.0, 2), 2f64.sqrt());
         // Two that lie 1 to both sides of their mean leave a variance of 1 in it.
-        assert!((largest(1.0, 2) - 1.0).abs() < 1e-9, "{}", largest(1.0, 2));
-        assert_eq!(largest(2.0, 2), 0.0);
-        assert!((largest(0.0, 4) - 2.0).abs() < 1e-9);
+        near(largest(1.0, 0.0, 2), 1.0);
+        near(largest(2.0, 0.0, 2), 0.0);
+        near(largest(0.0, 0.0, 4), 2.0);
+        // A repetition that was slow in all cells hides nothing.
+        near(largest(0.0, 5.0, 2), 2f64.sqrt());
+    }
+
+    #[test]
+    fn residuals_are_in_proportion_to_what_they_are_of() {
+        // A tenth more and less in turn, which no line with two knots follows.
+        let truth = |size: f64, _: f64| {
+            let turn = if ((size.log2() / 2.0) as u32).is_multiple_of(2) {
+                1.1
+            } else {
+                0.9
+            };
+            (10.0 + 0.001 * size) * turn
+        };
+        let fitted = fit(&profile(truth, 0.001, 5)).unwrap();
+        let function = &fitted.functions[0].latency_us;
+        let most = function.residual_quantiles[4].us;
+        for size in [64.0, 65536.0] {
+            let value = function.value_at(size, 1000.0);
+            let share = most * function.residual_factor(value) / value;
+            assert!((0.05..0.3).contains(&share), "{size}: {share}");
+        }
     }
 
     #[test]

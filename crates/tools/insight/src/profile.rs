@@ -477,7 +477,8 @@ pub struct PiecewiseFunction {
     pub covariance: Vec<Vec<f64>>,
     /// Degrees of freedom behind the covariance.
     pub degrees_of_freedom: u32,
-    /// Quantiles of what the observed cells differ from the function.
+    /// Quantiles of what the observed cells differ from the function, where it is as large as at the smallest or the largest size
+    /// observed, whichever is more (at the lowest rate); elsewhere they are in proportion to it.
     pub residual_quantiles: Vec<ResidualQuantile>,
     /// Where it was observed.
     pub observed: ObservedRange,

@@ -210,14 +210,16 @@ struct DrawnFunction {
     shape: PiecewiseFunction,
     /// The coefficients of each draw.
     coefficients: Vec<Vec<f64>>,
-    /// What each draw adds, as the function does not fit perfectly.
+    /// What each draw adds where the function is as large as its reference, as it does not fit perfectly.
     misfit_us: Vec<f64>,
 }
 
 impl DrawnFunction {
-    /// The mean over sizes, in one draw.
-    fn value(&self, draw: usize, terms: &[f64]) -> f64 {
-        dot(terms, &self.coefficients[draw]) + self.misfit_us[draw]
+    /// The mean over sizes, in each draw.
+    fn values<'a>(&'a self, terms: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
+        let factor = self.shape.residual_factor(dot(terms, &self.shape.coefficients));
+        let draws = self.coefficients.iter().zip(&self.misfit_us);
+        draws.map(move |(coefficients, misfit_us)| dot(terms, coefficients) + factor * misfit_us)
     }
 
     /// The mean of the terms over the sizes that there are. A rate below all that were observed is taken for the lowest: a
@@ -383,9 +385,11 @@ impl ProfileModel {
         for (function, size, share) in self.directions(component, load, changes) {
             let latency_terms = function.latency.mean_terms(size, load.rate_per_s);
             let cpu_terms = function.cpu.mean_terms(size, load.rate_per_s);
-            for (draw, cost) in costs.iter_mut().enumerate() {
-                cost.latency_us += share * factor * function.latency.value(draw, &latency_terms);
-                cost.cpu_us += share * factor * function.cpu.value(draw, &cpu_terms);
+            let latencies = function.latency.values(&latency_terms);
+            let both = latencies.zip(function.cpu.values(&cpu_terms));
+            for (cost, (latency_us, cpu_us)) in costs.iter_mut().zip(both) {
+                cost.latency_us += share * factor * latency_us;
+                cost.cpu_us += share * factor * cpu_us;
             }
         }
         costs
