@@ -445,7 +445,11 @@ impl ProfileModel {
             return Err(ModelError::NoProtocol {
                 proxy: self.proxy.clone(),
                 protocol: load.protocol,
-                known: known.into_iter().collect::<Vec<_>>().join(", "),
+                known: if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.into_iter().collect::<Vec<_>>().join(", ")
+                },
             });
         }
         if components
