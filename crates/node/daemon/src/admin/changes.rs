@@ -265,7 +265,9 @@ pub(crate) fn refusal(error: &ChangeError) -> Status {
         }
         ChangeError::TooMany { .. } | ChangeError::Overloaded => Status::resource_exhausted(message),
         ChangeError::NothingBefore { .. } | ChangeError::Unfit { .. } => Status::failed_precondition(message),
-        ChangeError::Undone { .. } | ChangeError::NotUndone { .. } => Status::aborted(message),
+        ChangeError::Undone { .. } => Status::aborted(message),
+        // Who takes it for undone would go on.
+        ChangeError::NotUndone { .. } => Status::internal(message),
         ChangeError::Replaced | ChangeError::Ending => Status::unavailable(message),
     }
 }
