@@ -131,7 +131,7 @@ fn comments_count_nothing_and_what_describes_a_service_does() {
     let lines =
         "// A line of a comment that goes on and on, and says nothing that one could not do without.\n";
     let service = "service S { rpc Get(M0) returns (M0); }\n";
-    let comments = lines.repeat((4 << 20) / lines.len() + 1);
+    let comments = lines.repeat((8 << 20) / lines.len());
     generate(&format!("{comments}message M0 {{}}\n{service}")).expect("comments are left out");
 
     let long = "n".repeat(200);
