@@ -545,6 +545,12 @@ impl Connection {
         [due_at, self.arrivals_wake_at()].into_iter().flatten().min()
     }
 
+    /// Whether that time has come.
+    #[must_use]
+    pub fn is_due(&self, now: Nanos) -> bool {
+        self.wake_at().is_some_and(|at| at <= now)
+    }
+
     fn due_at(&self) -> Nanos {
         match self.keepalive.asked_at {
             Some(asked_at) => asked_at.saturating_add(self.keepalive.timeout_ns),

@@ -20,7 +20,7 @@ mod receive;
 mod send;
 
 pub use carriage::Stage;
-pub use connection::{Config, Connection};
+pub use connection::{Config, Connection, PeerSilent};
 pub use error::ProtocolError;
 pub use send::{Piece, SocketBacklog};
 

@@ -7,7 +7,7 @@ use provost_datapath::{
     ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState, Saver,
     SocketHint, TransportEngine,
 };
-use provost_session::{Config, Connection, Stage};
+use provost_session::{Config, Connection, PeerSilent, Stage};
 use provost_wire::Code;
 
 use crate::{Carrier, CarrierEnd, CarrierRead, Established, LingerProgress};
@@ -95,12 +95,8 @@ impl<C: Carrier> SessionTransport<C> {
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
         self.connection.apply_signals(&self.signals, context.flow);
-        self.connection.expire_arrivals(context);
         let mut moved = self.connection.deliver(ports, context);
         moved |= self.connection.take_steps(ports, context);
-        if let Err(silent) = self.connection.tick(context.now) {
-            return self.lose(Code::Unavailable, &silent.to_string(), context);
-        }
         let reading = self.reading(context);
         moved |= self.carrier.write(&mut self.connection, reading, context);
         if self.carrier.is_lost() && self.connection.wants_output() {
@@ -109,6 +105,10 @@ impl<C: Carrier> SessionTransport<C> {
         match self.read(reading, ports, context) {
             Ok(read) => moved |= read,
             Err(end) => return self.end(end, ports, context),
+        }
+        match self.judge_peer(context) {
+            Ok(judged) => moved |= judged,
+            Err(silent) => return self.lose(Code::Unavailable, &silent.to_string(), context),
         }
         if context.flow.is_limited() {
             let unsent_bytes = self.connection.unsent_bytes();
@@ -123,11 +123,20 @@ impl<C: Carrier> SessionTransport<C> {
     }
 
     fn reading(&self, context: &Context<'_>) -> SocketHint {
-        if self.has_input_left() {
+        if self.has_input_left() || self.connection.is_due(context.now) {
             SocketHint::Try
         } else {
             context.socket
         }
+    }
+
+    /// Does what is due because the peer did not say something in time; says whether anything was. What has come is read before: it may
+    /// have waited while this process did not run.
+    fn judge_peer(&mut self, context: &mut Context<'_>) -> Result<bool, PeerSilent> {
+        let was_due = self.connection.is_due(context.now);
+        self.connection.expire_arrivals(context);
+        self.connection.tick(context.now)?;
+        Ok(was_due)
     }
 
     /// Reads what has come, and hands it on, until nothing is there, the app is behind, or others want their turn.
@@ -158,6 +167,9 @@ impl<C: Carrier> SessionTransport<C> {
                 CarrierRead::Nothing => break,
             }
             self.connection.deliver(ports, context);
+        }
+        if self.input == InputState::Empty {
+            self.connection.resume(context.now);
         }
         Ok(bytes > 0)
     }

@@ -472,11 +472,16 @@ impl Carrier for PipeCarrier {
         let (role, now) = (self.0.role, context.now);
         let bytes = if let Some(direct) = connection.direct(context.receive) {
             let bytes = self.0.read(role, direct, now)?;
-            connection.direct_came(bytes, context)?;
+            // No bytes are no sign of life.
+            if bytes > 0 {
+                connection.direct_came(bytes, context)?;
+            }
             bytes
         } else {
             let bytes = self.0.read(role, &mut scratch, now)?;
-            connection.input(&scratch[..bytes], context)?;
+            if bytes > 0 {
+                connection.input(&scratch[..bytes], context)?;
+            }
             bytes
         };
         Ok(match bytes {

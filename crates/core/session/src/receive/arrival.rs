@@ -26,8 +26,6 @@ const PROGRESS_NS: Nanos = 30_000_000_000;
 /// How much a connection that holds more than [`UNPROVEN_BYTES_MAX`] must bring in such a time: half as much as each of its
 /// messages has to come at.
 const PROGRESS_BYTES_MIN: u64 = (16 * 30) << 10;
-/// How soon arrivals are looked at again while this end does not listen.
-const PAUSED_RETRY_NS: Nanos = 1_000_000_000;
 
 /// How long this end has not listened, because its app is behind: that is no fault of a peer whose message is under way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -217,6 +215,11 @@ impl Connection {
         self.listening.pause(now);
     }
 
+    /// Notes that this end has read all that has come.
+    pub fn resume(&mut self, now: Nanos) {
+        self.listening.resume(now);
+    }
+
     /// Ends the calls whose messages did not come in time, or do not go on coming.
     pub fn expire_arrivals(&mut self, context: &mut Context<'_>) {
         let clock = self.listening.clock(context.now);
@@ -281,7 +284,7 @@ impl Connection {
     pub(crate) fn arrivals_wake_at(&self) -> Option<Nanos> {
         // A successor sets its times when it is polled first.
         let is_set = !matches!(self.parser.next_expiry, 0 | Nanos::MAX);
-        is_set.then(|| self.listening.real(self.parser.next_expiry))
+        self.listening.real(self.parser.next_expiry).filter(|_| is_set)
     }
 }
 
@@ -296,12 +299,9 @@ impl ArrivalProgress {
 }
 
 impl ListeningClock {
-    /// The time at which the clock shows this, or a later one while it stands still.
-    fn real(&self, clock: Nanos) -> Nanos {
-        let at = clock.saturating_add(self.paused_ns);
-        match self.since {
-            Some(since) => at.max(since.saturating_add(PAUSED_RETRY_NS)),
-            None => at,
-        }
+    /// The time at which the clock shows this; none while it stands still.
+    fn real(&self, clock: Nanos) -> Option<Nanos> {
+        let runs = self.since.is_none();
+        runs.then(|| clock.saturating_add(self.paused_ns))
     }
 }
