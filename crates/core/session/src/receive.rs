@@ -580,18 +580,21 @@ impl Connection {
         if total == 0 {
             return Ok((BodyTarget::Nowhere, 0));
         }
-        if self.parser.receiving_bytes + u64::from(total) > bytes_max + u64::from(METADATA_BYTES_MAX) {
+        // That of a CANCEL, which comes in one frame, must not fail for want of memory.
+        let is_cancel = parts == Parts::CANCEL;
+        let receiving_bytes = self.parser.receiving_bytes + u64::from(total);
+        if !is_cancel && receiving_bytes > bytes_max + u64::from(METADATA_BYTES_MAX) {
             return Err(SHARE_TAKEN);
         }
-        // Metadata is the same in either encoding. That of a CANCEL must not fail for want of memory.
+        // Metadata is the same in either encoding.
         let is_encoded = self.encoding == Encoding::Protobuf && parts.contains(Parts::MESSAGE);
-        let is_private = parts == Parts::CANCEL || is_encoded;
+        let is_private = is_cancel || is_encoded;
         let bytes = if is_private {
             left
         } else {
             self.parser.first_bytes(left, total, context.receive)
         };
-        let held_bytes = if left == total || parts == Parts::CANCEL {
+        let held_bytes = if left == total {
             0
         } else {
             bytes

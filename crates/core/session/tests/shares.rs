@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use kit::{Peer, Setup, frame, step};
 use proptest::prelude::*;
-use provost_conformance::{BIDI, UNARY, content};
-use provost_datapath::{ConnectionSignals, FlowHints, PrivateBytes, ReceiveHeap, Step, Successor};
+use provost_conformance::{BIDI, Content, UNARY, content, content_bytes};
+use provost_datapath::{
+    ConnectionSignals, FlowHints, PrivateBytes, ReceiveHeap, Step, Successor, message_offset,
+};
 use provost_session::Role;
 use provost_session::handshake::{Encoding, Limits};
 use provost_wire::Code;
@@ -400,6 +402,43 @@ fn a_connection_has_so_many_messages_in_part_and_one_more_is_refused_alone() {
     server.steps();
     server.input(&announced(4, MESSAGE_BYTES_MAX)).unwrap();
     assert!(server.output().is_empty());
+}
+
+/// A first frame with metadata that takes so many bytes, and none of the message.
+fn with_metadata((mut header, _): (FrameHeader, Vec<u8>), bytes: u32) -> (FrameHeader, Vec<u8>) {
+    let content = Content {
+        metadata: vec![("key-bin".to_owned(), content_bytes(1, bytes))],
+        ..Content::default()
+    };
+    let mut body = content.metadata_block();
+    header.metadata_bytes = (body.len() as u32).into();
+    body.resize(message_offset(body.len() as u32), 0);
+    header.body_bytes = (body.len() as u32).into();
+    (header, body)
+}
+
+#[test]
+fn a_cancel_with_metadata_comes_beside_as_many_messages_as_there_may_be() {
+    let mut server = Peer::new(Role::Server, Setup::default());
+    let (mut header, _) = step(1, Parts::BEGIN, b"");
+    header.method = BIDI.into();
+    server.input(&frame(&(header, Vec::new()))).unwrap();
+    let (mut header, _) = step(2, REQUEST, b"");
+    header.method = UNARY.into();
+    header.message_bytes = MESSAGE_BYTES_MAX.into();
+    let begins = with_metadata((header, Vec::new()), 12_000);
+    server.input(&frame(&begins)).unwrap();
+    server.input(&announced(3, MESSAGE_BYTES_MAX)).unwrap();
+    assert!(server.output().is_empty(), "both are on their way");
+    server.steps();
+    let cancel = with_metadata(step(1, Parts::CANCEL, b""), 8_000);
+    server.input(&frame(&cancel)).unwrap();
+    assert!(server.output().is_empty(), "the peer is told of no failure");
+    let steps = server.steps();
+    assert_eq!(steps.len(), 1);
+    assert_eq!((steps[0].call, steps[0].parts), (1, Parts::CANCEL));
+    assert_eq!(steps[0].status, Code::Ok, "the end is the peer's own");
+    assert!(steps[0].metadata.len() > 8_000);
 }
 
 #[test]
