@@ -123,7 +123,7 @@ pub(crate) struct PartialStep {
     pub(crate) total: u32,
     /// Where it goes; a block may have room for less than the whole, as long as less has come.
     pub(crate) into: BodyTarget,
-    /// What it holds of its app's share of memory; nothing, where its first frame is all of it.
+    /// What it holds of its app's share of memory; nothing, where its first frame is all of it and has not come in part.
     pub(crate) held_bytes: u32,
     /// When it began to come, on the clock of `expires_at`.
     pub(crate) begun_at: Nanos,

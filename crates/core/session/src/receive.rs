@@ -134,6 +134,7 @@ impl Connection {
             };
             bytes = &bytes[used..];
         }
+        self.hold_in_frame(context);
         Ok(())
     }
 
@@ -594,11 +595,7 @@ impl Connection {
         } else {
             self.parser.first_bytes(left, total, context.receive)
         };
-        let held_bytes = if left == total {
-            0
-        } else {
-            bytes
-        };
+        let held_bytes = if left == total { 0 } else { bytes };
         if held_bytes > 0 && !self.parser.share_has_room(held_bytes, context.receive) {
             return Err(SHARE_TAKEN);
         }

@@ -257,6 +257,39 @@ fn however_many_connections_a_peer_has_it_takes_one_share() {
     }
 }
 
+#[test]
+fn frames_that_stop_in_their_midst_take_one_share_too() {
+    const COUNT: usize = 200;
+    for encoding in [Encoding::Native, Encoding::Protobuf] {
+        let mut connections = Connections::open(COUNT + 1, encoding);
+        let share = connections.are_of_one_peer(0..COUNT);
+        let whole = begun(1, CHUNK_BYTES_MAX, &[7; CHUNK_BYTES_MAX as usize]);
+        let (torn, rest) = whole.split_at(100);
+        for which in 0..COUNT {
+            connections.at(which, |peer| peer.input(torn).unwrap());
+        }
+        let left = connections.at(0, |peer| peer.heap.room_in_part());
+        let text = format!("{encoding:?}, {} held, {left} left", share.held());
+        assert!(share.held() > 4 << 20, "{text}");
+        // Another peer has room, for messages that come in part as well.
+        let comes = |peer: &mut Peer, bytes: &[u8]| {
+            peer.input(bytes).unwrap();
+            peer.steps().len()
+        };
+        assert_eq!(connections.at(COUNT, |peer| comes(peer, &whole)), 1, "{text}");
+        assert!(connections.serves(COUNT, 2, 256 << 10), "{text}");
+        // What was held comes in, and what was refused is skipped.
+        assert_eq!(connections.at(0, |peer| comes(peer, rest)), 1, "{text}");
+        assert_eq!(connections.at(COUNT - 1, |peer| comes(peer, rest)), 0, "{text}");
+        let next = frame(&step(2, REQUEST, b"12345678"));
+        assert_eq!(connections.at(COUNT - 1, |peer| comes(peer, &next)), 1, "{text}");
+        connections.pass_time(LONG_NS);
+        assert_eq!(share.held(), 0, "{text}");
+        assert_eq!(connections.peers[0].heap.live_blocks(), 0, "{text}");
+        assert_eq!(connections.peers[0].heap.private_bytes(), 0, "{text}");
+    }
+}
+
 /// What happens at one of a peer's connections.
 #[derive(Clone, Copy, Debug)]
 enum PeerHappening {

@@ -3,8 +3,9 @@
 
 use provost_datapath::{Buffer, Context, HeapFull, Nanos, ReceiveHeap};
 use provost_wire::Code;
+use provost_wire::descriptor::Parts;
 
-use super::FrameParser;
+use super::{FrameParser, ParserState};
 use crate::calls::{BodyTarget, PartialStep};
 use crate::connection::Connection;
 
@@ -21,6 +22,10 @@ const ARRIVAL_BYTES_PER_S: u64 = 32 << 10;
 /// Of what its app's receive heap has for messages in part, the connections of one peer together may hold so many times as much
 /// as they leave to the others. So there is always something left, and a largest message fits a heap of two.
 const SHARE_OF_ROOM: u64 = 2;
+/// The same for a message that its first frame brings: long ones that have come in part leave room for those.
+const SHARE_OF_ROOM_IN_FRAME: u64 = 8;
+/// What one peer may hold in any case of messages that their first frames bring, whatever others have left.
+const IN_FRAME_BYTES_MIN: u64 = 1 << 20;
 /// How often it is asked whether messages in part go on coming.
 const PROGRESS_NS: Nanos = 30_000_000_000;
 /// How much a connection that holds more than [`UNPROVEN_BYTES_MAX`] must bring in such a time: half as much as each of its
@@ -71,6 +76,11 @@ pub(crate) fn charge(buffer: &mut Buffer, bytes: u32, receive: &dyn ReceiveHeap)
     buffer.charge = receive.private_share().map(|share| share.charge(bytes.into()));
 }
 
+/// How long messages may take of which so many bytes come beside each other.
+fn arrival_ns(bytes: u64) -> Nanos {
+    ARRIVAL_NS + bytes * 1_000_000_000 / ARRIVAL_BYTES_PER_S
+}
+
 impl PartialStep {
     /// Whether so many bytes more fit where it is.
     pub(crate) fn has_room_for(&self, bytes: u32) -> bool {
@@ -115,6 +125,15 @@ impl FrameParser {
             Some(left) => self.held.share().held() + more <= left.saturating_mul(SHARE_OF_ROOM),
             None => false,
         }
+    }
+
+    /// The same of a message that its first frame brings, whose place has been taken.
+    fn share_has_room_in_frame(&self, bytes: u32, receive: &dyn ReceiveHeap) -> bool {
+        let held = self.held.share().held() + u64::from(bytes);
+        let left = receive.room_in_part();
+        held <= left
+            .saturating_mul(SHARE_OF_ROOM_IN_FRAME)
+            .max(IN_FRAME_BYTES_MIN)
     }
 
     /// The first place of a body of which `left` bytes are in its first frame and `total` in all. All of it, where the peer has
@@ -187,26 +206,56 @@ impl Connection {
         Err(refused)
     }
 
-    /// When a message began to come, and when it must be whole. One that its first frame brings has no time of its own: the
-    /// peer's silence in the midst of a frame is the connection's.
+    /// Counts the message that is coming in if its first frame brings it, and that frame has not come whole. Most do, and cost nothing.
+    pub(crate) fn hold_in_frame(&mut self, context: &mut Context<'_>) {
+        let ParserState::Body { slot, wire, left } = self.parser.state else {
+            return;
+        };
+        let partial = self
+            .calls
+            .same_mut(slot, wire)
+            .and_then(|call| call.partial.as_mut());
+        // The end of a call must not fail for want of memory.
+        let Some(partial) =
+            partial.filter(|partial| partial.held_bytes == 0 && partial.parts != Parts::CANCEL)
+        else {
+            return;
+        };
+        let bytes = partial.total;
+        if !self.parser.share_has_room_in_frame(bytes, context.receive) {
+            return self.refuse_message(slot, left, SHARE_TAKEN, context);
+        }
+        partial.held_bytes = bytes;
+        if let BodyTarget::Private(buffer) = &mut partial.into {
+            charge(buffer, bytes, context.receive);
+        }
+        self.parser.hold_more(bytes);
+        let others_bytes = self.parser.receiving_bytes - u64::from(bytes);
+        let times = self.begin_times(others_bytes, bytes, context.now);
+        if let Some(partial) = self.calls.get_mut(slot).and_then(|call| call.partial.as_mut()) {
+            (partial.begun_at, partial.expires_at) = times;
+        }
+    }
+
+    /// When a message began to come, and when it must be whole. One that its first frame brings has a time when that has come in part
+    /// ([`Connection::hold_in_frame`]).
     pub(crate) fn times_of(&mut self, left: u32, total: u32, now: Nanos) -> (Nanos, Nanos) {
         if left == total {
             return (now, Nanos::MAX);
         }
+        self.begin_times(self.parser.receiving_bytes, total, now)
+    }
+
+    /// The times of a message of so many bytes that begins to come beside others.
+    fn begin_times(&mut self, others_bytes: u64, total: u32, now: Nanos) -> (Nanos, Nanos) {
         let clock = self.listening.clock(now);
-        if self.parser.receiving_bytes == 0 {
+        if others_bytes == 0 {
             self.parser.progress = ArrivalProgress::from(clock);
         }
-        let expires_at = clock + self.arrival_ns(u64::from(total));
+        let expires_at = clock + arrival_ns(others_bytes + u64::from(total));
         let judged_at = self.parser.progress.judged_at();
         self.parser.next_expiry = self.parser.next_expiry.min(expires_at).min(judged_at);
         (clock, expires_at)
-    }
-
-    /// How long messages may take of which so many bytes come beside the others'.
-    fn arrival_ns(&self, bytes: u64) -> Nanos {
-        let bytes = self.parser.receiving_bytes + bytes;
-        ARRIVAL_NS + bytes * 1_000_000_000 / ARRIVAL_BYTES_PER_S
     }
 
     /// Notes that this end does not read, because its app is behind.
@@ -255,7 +304,7 @@ impl Connection {
     /// A successor does not know when messages began to come, nor what its heap was told of them.
     fn begin_times_anew(&mut self, clock: Nanos, context: &mut Context<'_>) {
         self.parser.progress = ArrivalProgress::from(clock);
-        let expires_at = clock + self.arrival_ns(0);
+        let expires_at = clock + arrival_ns(self.parser.receiving_bytes);
         for slot in 0..self.calls.slots() {
             let partial = self.calls.get_mut(slot).and_then(|call| call.partial.as_mut());
             if let Some(partial) = partial
