@@ -195,6 +195,42 @@ fn connections_go_over_and_back_while_apps_call() {
 }
 
 #[test]
+fn connections_that_go_over_stay_spread_over_the_endpoints() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        const CONNECTIONS: usize = 4;
+        let mut world = World::new(ROLE);
+        let servers = ["b", "c"].map(|name| listening(&mut world, name, ""));
+        let _servers = servers.each_ref().map(|node| world.server(node));
+        let [b, c] = servers.each_ref().map(|node| node.address);
+        let routed = |transport: &str| NodeOptions {
+            tables: format!(
+                "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{b}\", \"{c}\"]\n"
+            ),
+            ..NodeOptions::default()
+        };
+        let mut a = world.node("a", &routed("tcp"));
+        let mut agents: Vec<Agent> = (0..CONNECTIONS).map(|_| world.agent(&a)).collect();
+        agents.iter_mut().for_each(Agent::calls_well);
+        let served_by = |transport: &str| {
+            servers.each_ref().map(|node| {
+                let paths = told(node, &["datapath"])["datapaths"].clone();
+                let paths = paths.as_array().into_iter().flatten();
+                paths.filter(|path| path["transport"] == transport).count()
+            })
+        };
+        assert_eq!(served_by("tcp"), [CONNECTIONS / 2; 2]);
+        a.reconfigure(&routed("datagram"));
+        a.operate(&["config", "reload"]);
+        eventually("all connections go over", WAIT_MAX, || {
+            served_by("datagram").iter().sum::<usize>() == CONNECTIONS
+        });
+        assert_eq!(served_by("datagram"), [CONNECTIONS / 2; 2]);
+        agents.iter_mut().for_each(Agent::calls_well);
+    });
+}
+
+#[test]
 fn both_nodes_are_replaced_while_calls_go_over_datagrams() {
     watched(|| {
         let mut pair = Pair::new("datagram");

@@ -543,7 +543,7 @@ impl Connector {
     }
 
     /// The endpoints, from another one on each time.
-    fn turned(&self, endpoints: &[String]) -> Vec<String> {
+    pub(crate) fn turned(&self, endpoints: &[String]) -> Vec<String> {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let mut turned = endpoints.to_vec();
         turned.rotate_left(turn % endpoints.len().max(1));

@@ -38,6 +38,7 @@ pub(crate) struct RouteFollower {
 struct MigrationCandidate {
     id: ConnectionId,
     over: TransportKind,
+    /// From another one on for each connection, so that they stay spread.
     endpoints: Vec<String>,
 }
 
@@ -72,7 +73,7 @@ impl RouteFollower {
             differs.then(|| MigrationCandidate {
                 id: *id,
                 over,
-                endpoints: route.endpoints.clone(),
+                endpoints: self.connector.turned(&route.endpoints),
             })
         };
         connections.iter().find_map(candidate)
