@@ -154,7 +154,7 @@ struct ChangesSetting {
 fn options(tables: String) -> NodeOptions {
     NodeOptions {
         // A successor that hangs is given up soon.
-        tables: tables + "[timeouts]\nhot_restart_ms = 1000\n",
+        tables: tables + "[timeouts]\nhot_restart_ms = 2000\n",
         ..NodeOptions::default()
     }
 }

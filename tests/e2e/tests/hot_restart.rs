@@ -219,7 +219,7 @@ fn a_node_with_both_ends_is_replaced_again_and_again() {
 fn a_process_that_fails_to_take_over_changes_nothing() {
     watched(|| {
         let options = NodeOptions {
-            tables: "[timeouts]\nhot_restart_ms = 1000".to_owned(),
+            tables: "[timeouts]\nhot_restart_ms = 2000".to_owned(),
             ..NodeOptions::default()
         };
         let mut setting = Setting::with(ROLE, &options, &options);
@@ -295,7 +295,7 @@ fn soak() {
     let minutes: f64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let end_at = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
     let options = NodeOptions {
-        tables: "[timeouts]\nhot_restart_ms = 1000\n\
+        tables: "[timeouts]\nhot_restart_ms = 2000\n\
                  [[policy]]\nname = \"counts\"\nkind = \"metrics\"\n\
                  [[policy]]\nname = \"limit\"\nkind = \"rate-limit\"\n\
                  [policy.config]\nrequests_per_second = 1000000000\nburst = 1000000000\n"

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Index;
-use std::time::Duration;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
@@ -76,7 +76,7 @@ impl Runtimes {
 
     /// Has all of them rest, and waits until the control plane has heard their last events. On failure those that rest go
     /// on.
-    pub(crate) async fn freeze(&self, limit: Duration) -> Result<Vec<FrozenRuntime>, NotFrozen> {
+    pub(crate) async fn freeze(&self, until: Instant) -> Result<Vec<FrozenRuntime>, NotFrozen> {
         let mut waiting = Vec::with_capacity(self.all.len());
         for runtime in &self.all {
             let (frozen, when_frozen) = runtime::reply();
@@ -86,7 +86,7 @@ impl Runtimes {
         let mut all = Vec::with_capacity(waiting.len());
         for frozen in waiting {
             // Those that are frozen go on when they are dropped.
-            let frozen = tokio::time::timeout(limit, frozen).await;
+            let frozen = tokio::time::timeout_at(until.into(), frozen).await;
             let frozen = frozen.map_err(|_| NotFrozen::Late("does not come to rest"))?;
             all.push(frozen.map_err(|_| NotFrozen::Late("has ended"))?);
         }
@@ -95,7 +95,7 @@ impl Runtimes {
                 tokio::task::yield_now().await;
             }
         };
-        let heard = tokio::time::timeout(limit, heard).await;
+        let heard = tokio::time::timeout_at(until.into(), heard).await;
         heard.map_err(|_| NotFrozen::Late("has events that nobody hears"))?;
         Ok(all)
     }

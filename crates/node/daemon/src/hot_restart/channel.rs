@@ -192,9 +192,9 @@ pub(super) enum ChannelError {
     /// The other one is gone.
     #[error("the other process ended")]
     Ended,
-    /// It said nothing for too long.
-    #[error("the other process said nothing for {0:?}")]
-    Silent(Duration),
+    /// Its time is over.
+    #[error("the other process was not done within {0:?}")]
+    Late(Duration),
     /// It said what it should not say now.
     #[error("the other process said {said} where {expected} was expected")]
     Unexpected {
@@ -213,6 +213,45 @@ pub(super) enum ChannelError {
     Memory(#[from] ShmError),
     #[error(transparent)]
     System(#[from] io::Error),
+}
+
+/// The time that something may take: one letter, or all of them up to a point.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeLimit {
+    until: Instant,
+    /// How long it was when it began.
+    whole: Duration,
+}
+
+impl From<Duration> for TimeLimit {
+    fn from(whole: Duration) -> TimeLimit {
+        TimeLimit::beginning(Instant::now(), whole)
+    }
+}
+
+impl TimeLimit {
+    pub(super) fn beginning(began: Instant, whole: Duration) -> TimeLimit {
+        let until = began + whole;
+        TimeLimit { until, whole }
+    }
+
+    pub(super) fn until(self) -> Instant {
+        self.until
+    }
+
+    /// As much time once more, from now on.
+    pub(super) fn anew(self) -> TimeLimit {
+        self.whole.into()
+    }
+
+    fn left(self) -> Result<Wait, ChannelError> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(ChannelError::Late(self.whole))
+        } else {
+            Ok(Wait::AtMost(left.as_nanos() as u64))
+        }
+    }
 }
 
 /// One end. Its operations wait, so they do not belong on the control plane's thread while that has others to serve.
@@ -244,26 +283,31 @@ impl Channel {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    pub(super) fn send(&self, body: Body, limit: Duration) -> Result<(), ChannelError> {
-        self.send_with(body, &[], limit)
+    pub(super) fn send(&self, body: Body, limit: impl Into<TimeLimit>) -> Result<(), ChannelError> {
+        self.send_with(body, &[], limit.into())
     }
 
     /// Sends a document. It belongs to the next letter.
-    pub(super) fn send_document(&self, document: &[u8], limit: Duration) -> Result<(), ChannelError> {
+    pub(super) fn send_document(
+        &self,
+        document: &[u8],
+        limit: impl Into<TimeLimit>,
+    ) -> Result<(), ChannelError> {
         let memory = Memfd::of_bytes("provost-state", document)?;
         let body = Body::Document(Document {
             bytes: document.len() as u64,
             checksum: checksum(document),
         });
-        self.send_with(body, &[memory.as_fd()], limit)
+        self.send_with(body, &[memory.as_fd()], limit.into())
     }
 
     /// Sends descriptors, in their order.
     pub(super) fn send_descriptors(
         &self,
         descriptors: &[OwnedFd],
-        limit: Duration,
+        limit: impl Into<TimeLimit>,
     ) -> Result<(), ChannelError> {
+        let limit = limit.into();
         for batch in descriptors.chunks(DESCRIPTORS_BATCH_MAX) {
             let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
             self.send_with(Body::Descriptors(Descriptors {}), &batch, limit)?;
@@ -272,8 +316,8 @@ impl Channel {
     }
 
     /// The next letter, and the descriptors beside it.
-    pub(super) fn receive(&self, limit: Duration) -> Result<(Body, Vec<OwnedFd>), ChannelError> {
-        let packet = self.receive_packet(limit)?;
+    pub(super) fn receive(&self, limit: impl Into<TimeLimit>) -> Result<(Body, Vec<OwnedFd>), ChannelError> {
+        let packet = self.receive_packet(limit.into())?;
         let letter = Letter::decode(packet.bytes.as_slice())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         match letter.body {
@@ -342,19 +386,19 @@ impl Channel {
         &self,
         body: Body,
         descriptors: &[BorrowedFd<'_>],
-        limit: Duration,
+        limit: TimeLimit,
     ) -> Result<(), ChannelError> {
         let bytes = Letter { body: Some(body) }.encode_to_vec();
-        let until = Instant::now() + limit;
         loop {
+            // Also where the other process takes each letter at once: what is between them takes time as well.
+            let left = limit.left()?;
             match self.socket.send_batch(&bytes, descriptors) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    wait_for(&self.socket, Interest::Writable, left(until, limit)?)?;
+                    wait_for(&self.socket, Interest::Writable, left)?;
                 }
                 // The kernel bounds how many descriptors are on their way.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error()) => {
-                    left(until, limit)?;
                     std::thread::sleep(CROWDED_PAUSE);
                 }
                 Err(error) if is_end(&error) => return Err(ChannelError::Ended),
@@ -363,14 +407,13 @@ impl Channel {
         }
     }
 
-    fn receive_packet(&self, limit: Duration) -> Result<Packet, ChannelError> {
-        let until = Instant::now() + limit;
+    fn receive_packet(&self, limit: TimeLimit) -> Result<Packet, ChannelError> {
         loop {
             match self.socket.receive_batch(LETTER_BYTES_MAX) {
                 Ok(Some(packet)) => return Ok(packet),
                 Ok(None) => return Err(ChannelError::Ended),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    wait_for(&self.socket, Interest::Readable, left(until, limit)?)?;
+                    wait_for(&self.socket, Interest::Readable, limit.left()?)?;
                 }
                 Err(error) if is_end(&error) => return Err(ChannelError::Ended),
                 Err(error) => return Err(error.into()),
@@ -385,15 +428,6 @@ fn is_end(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
     )
-}
-
-fn left(until: Instant, limit: Duration) -> Result<Wait, ChannelError> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        Err(ChannelError::Silent(limit))
-    } else {
-        Ok(Wait::AtMost(left.as_nanos() as u64))
-    }
 }
 
 /// The document beside a letter.
@@ -501,7 +535,7 @@ mod tests {
     fn silence_failure_and_nonsense_are_told_apart() {
         let (old, new) = Channel::pair().unwrap();
         let short = Duration::from_millis(10);
-        assert!(matches!(old.receive(short), Err(ChannelError::Silent(_))));
+        assert!(matches!(old.receive(short), Err(ChannelError::Late(_))));
         let reason = "no room".to_owned();
         new.send(Body::Failed(Failed { reason }), LIMIT).unwrap();
         assert!(matches!(old.receive(LIMIT), Err(ChannelError::Failed(reason)) if reason == "no room"));
@@ -510,6 +544,25 @@ mod tests {
             old.receive_document(LIMIT),
             Err(ChannelError::Unexpected { .. })
         ));
+    }
+
+    #[test]
+    fn a_limit_of_several_letters_is_over_for_the_next_one_however_fast_each_is() {
+        let (old, new) = Channel::pair().unwrap();
+        let limit = TimeLimit::from(LIMIT);
+        for _ in 0..3 {
+            old.send(Body::Restored(Restored {}), limit).unwrap();
+            new.receive(limit).unwrap();
+        }
+        let over = TimeLimit::beginning(Instant::now(), Duration::ZERO);
+        let late = old.send(Body::Restored(Restored {}), over);
+        assert!(
+            matches!(late, Err(ChannelError::Late(Duration::ZERO))),
+            "{late:?}"
+        );
+        let late = old.send_descriptors(&[new.try_clone_descriptor().unwrap()], over);
+        assert!(matches!(late, Err(ChannelError::Late(_))), "{late:?}");
+        assert!(matches!(new.receive(over), Err(ChannelError::Late(_))));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use provost_runtime::RELAY_STATE_VERSION;
 use tokio::sync::mpsc;
 
 use super::channel::{
-    Body, Channel, ChannelError, Commit, CompleteState, Hello, PartiesFollow, Ready, State, unexpected,
+    Body, Channel, ChannelError, Commit, CompleteState, Hello, PartiesFollow, Ready, State, TimeLimit,
+    unexpected,
 };
 use super::save::{self, SavedDocument, SavedPart, StateOrder};
 use super::state::FORMAT;
@@ -116,7 +117,8 @@ pub(crate) async fn replace(
         "the successor is ready: freezing"
     );
     let froze = Instant::now();
-    let frozen = plane.runtimes.freeze(limit).await?;
+    let limit = TimeLimit::beginning(froze, limit);
+    let frozen = plane.runtimes.freeze(limit.until()).await?;
     let (parts, parts_to_send) = mpsc::channel(PARTS_TO_SEND_MAX);
     let order = state_order(&ready);
     let reader = save::StateReader {
@@ -251,7 +253,8 @@ struct StateReceiver {
     successor: Successor,
     order: StateOrder,
     parts: mpsc::Receiver<SavedPart>,
-    limit: Duration,
+    /// Until the successor has restored all of it, nobody serves.
+    limit: TimeLimit,
 }
 
 /// Parts are sent while others are saved, so that the successor restores some meanwhile.
@@ -341,7 +344,7 @@ impl SentState {
         &mut self,
         saved: &SavedDocument<T>,
         kind: impl FnOnce(u64) -> Body,
-        limit: Duration,
+        limit: TimeLimit,
     ) -> Result<(), ChannelError> {
         let document = saved.document.encode_to_vec();
         let channel = &self.successor.channel;
@@ -447,11 +450,12 @@ impl Successor {
     }
 
     /// Lets it go on once it has restored everything.
-    fn go_on(mut self, limit: Duration) -> Result<(), UpgradeError> {
+    fn go_on(mut self, limit: TimeLimit) -> Result<(), UpgradeError> {
         if let Err(error) = self.await_restored(limit) {
             return Err(self.failed(RESTORE_PHASE, error));
         }
-        let committed = self.commit(limit);
+        // From here on it may go on: it must not be ended because what came before has taken long.
+        let committed = self.commit(limit.anew());
         if let Err(error) = committed {
             // It may have gone on, and not been able to say so: only when it has ended this is certain.
             let status = self.end();
@@ -466,14 +470,14 @@ impl Successor {
         Ok(())
     }
 
-    fn await_restored(&self, limit: Duration) -> Result<(), ChannelError> {
+    fn await_restored(&self, limit: TimeLimit) -> Result<(), ChannelError> {
         match self.channel.receive(limit)?.0 {
             Body::Restored(_) => Ok(()),
             other => Err(unexpected(&other, "that it has restored")),
         }
     }
 
-    fn commit(&self, limit: Duration) -> Result<(), ChannelError> {
+    fn commit(&self, limit: TimeLimit) -> Result<(), ChannelError> {
         self.channel.send(Body::Commit(Commit {}), limit)?;
         match self.channel.receive(limit)?.0 {
             Body::Committed(_) => Ok(()),
