@@ -423,48 +423,22 @@ impl AppServer {
                 // Nothing is read from it meanwhile, which is how an end is seen otherwise.
                 () = control.hung_up() => return,
             };
-            if let Some(number) = pending.pop_front() {
-                self.attend_request(app, number, permit);
-                continue;
-            }
-            let (packet, guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
-            let mut packet = match packet {
-                Ok(Some(packet)) => packet,
-                Ok(None) => return,
-                Err(error) => {
-                    if log::may_log_of(app.id(), app.uid()) {
-                        tracing::info!(app = app.id(), %error, "an app's control socket broke");
-                    }
-                    return;
-                }
+            let (number, guard) = match pending.pop_front() {
+                Some(number) => (number, None),
+                None => match self.next_request(app, control).await {
+                    Some((number, guard)) => (number, Some(guard)),
+                    None => return,
+                },
             };
-            let Ok(request) = Request::decode(packet.bytes.as_slice()) else {
-                if log::may_log_of(app.id(), app.uid()) {
-                    tracing::warn!(
-                        app = app.id(),
-                        "detaching an app that sent a malformed control message"
-                    );
-                }
-                return;
-            };
-            packet.bytes.shrink_to_fit();
-            let number = self.apps.new_request();
-            let pending = PendingRequest {
-                packet: packet.bytes,
-                descriptors: wanted_descriptors(&request, packet.descriptors),
-                answer: None,
-                share: None,
-            };
-            let more = requests_kept(&pending) - 1;
-            app.requests.borrow_mut().insert(number, pending);
+            let kept = app.requests.borrow().get(&number).map_or(1, requests_kept);
             let done = self.attend_request(app, number, permit);
             drop(guard);
-            if more == 0 {
+            if kept == 1 {
                 continue;
             }
             // The next one is read when there is room for this one, or this one has ended.
             let share = tokio::select! {
-                share = Arc::clone(&under_way).acquire_many_owned(more) => share.ok(),
+                share = Arc::clone(&under_way).acquire_many_owned(kept - 1) => share.ok(),
                 _ = done => None,
                 () = control.hung_up() => return,
             };
@@ -472,6 +446,43 @@ impl AppServer {
                 pending.share = share;
             }
         }
+    }
+
+    /// Reads the next request of an app and notes it; none once the app is gone, or has said what makes no sense.
+    async fn next_request<'a>(
+        &'a self,
+        app: &AttachedApp,
+        control: &ControlSocket,
+    ) -> Option<(u64, QuiesceGuard<'a>)> {
+        let (packet, guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
+        let mut packet = match packet {
+            Ok(packet) => packet?,
+            Err(error) => {
+                if log::may_log_of(app.id(), app.uid()) {
+                    tracing::info!(app = app.id(), %error, "an app's control socket broke");
+                }
+                return None;
+            }
+        };
+        let Ok(request) = Request::decode(packet.bytes.as_slice()) else {
+            if log::may_log_of(app.id(), app.uid()) {
+                tracing::warn!(
+                    app = app.id(),
+                    "detaching an app that sent a malformed control message"
+                );
+            }
+            return None;
+        };
+        packet.bytes.shrink_to_fit();
+        let number = self.apps.new_request();
+        let pending = PendingRequest {
+            packet: packet.bytes,
+            descriptors: wanted_descriptors(&request, packet.descriptors),
+            answer: None,
+            share: None,
+        };
+        app.requests.borrow_mut().insert(number, pending);
+        Some((number, guard))
     }
 
     /// Carries a request out in a task of its own, and answers it.

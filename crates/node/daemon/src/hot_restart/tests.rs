@@ -1,18 +1,23 @@
 //! Replacements of which the test plays one of the two processes.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use prost_types::{
+    DescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto,
+};
 use provost_datapath::FieldWriter;
 use provost_frontend::{AppPort, AppReceiveHeap, ReceiveLimits, SavedBlocks};
+use provost_schema::Schema;
 use provost_shm::{
     Doorbell, Interest, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings, Wait, now_ns, wait_for,
 };
-use provost_wire::control::{Reply, Request, Unbind, request};
+use provost_wire::control::{Connect, Reply, Request, Unbind, request};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, RING_SLOTS_MIN};
 use tokio::sync::oneshot;
 
@@ -76,8 +81,11 @@ fn commit(channel: &Channel) {
 
 /// Takes over from a process that had this app.
 fn go_on_with(app: App, descriptors: Vec<OwnedFd>) -> Node {
+    let apps = vec![app];
+    let schemas = vec![schema_of_test()];
     let node = NodeState {
-        apps: vec![app],
+        apps,
+        schemas,
         ..seed_node()
     };
     let node = succeed(|channel| {
@@ -85,6 +93,32 @@ fn go_on_with(app: App, descriptors: Vec<OwnedFd>) -> Node {
         commit(&channel);
     });
     node.unwrap()
+}
+
+/// A schema with the service `test.Service`.
+fn schema_of_test() -> Vec<u8> {
+    let method = MethodDescriptorProto {
+        name: Some("Call".into()),
+        input_type: Some(".test.Empty".into()),
+        output_type: Some(".test.Empty".into()),
+        ..Default::default()
+    };
+    let file = FileDescriptorProto {
+        name: Some("test.proto".into()),
+        package: Some("test".into()),
+        syntax: Some("proto3".into()),
+        message_type: vec![DescriptorProto {
+            name: Some("Empty".into()),
+            ..Default::default()
+        }],
+        service: vec![ServiceDescriptorProto {
+            name: Some("Service".into()),
+            method: vec![method],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    FileDescriptorSet { file: vec![file] }.encode_to_vec()
 }
 
 /// An app as its process knows it: its end of the control socket, its state, and the descriptors beside it.
@@ -195,6 +229,57 @@ fn all_requests_are_answered_that_the_process_before_was_asked() {
             );
         }
     }
+}
+
+/// What keeps as much as an app may have under way keeps others waiting in the process that takes over as well.
+#[test]
+fn a_request_of_the_process_before_counts_by_what_it_keeps() {
+    const QUIET: Duration = Duration::from_millis(200);
+    let SavedTestApp {
+        socket,
+        state,
+        descriptors,
+    } = SavedTestApp::new();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let schema = Schema::from_descriptor_set(&schema_of_test()).unwrap();
+    let connect = Connect {
+        service: "test.Service".to_owned(),
+        schema_hash: schema.service_hash("test.Service").unwrap().as_bytes().to_vec(),
+        address: nobody.local_addr().unwrap().to_string(),
+        timeout_ns: WAIT_MAX.as_nanos() as u64,
+    };
+    let request = |id, body| Request { id, body: Some(body) }.encode_to_vec();
+    let mut packet = request(1, request::Body::Connect(connect));
+    // A field that no version knows yet.
+    let padding = vec![0_u8; CONTROL_MESSAGE_BYTES_MAX - 1024];
+    prost::encoding::bytes::encode(1000, &padding, &mut packet);
+    let service = "none.Bound".to_owned();
+    let next = request(2, request::Body::Unbind(Unbind { service }));
+    socket.send(&next, &[]).unwrap();
+    let pending = PendingRequest {
+        packet,
+        descriptors: 0,
+        answer: None,
+    };
+    let app = App {
+        requests: vec![pending],
+        ..state
+    };
+    let _node = go_on_with(app, descriptors);
+    let reached = nobody.accept().unwrap();
+    let mut answered = Vec::new();
+    let mut note = |reply: Option<Reply>| {
+        let id = reply.expect("the app stays attached").id;
+        // The service says something on its own account, too.
+        answered.extend((id != 0).then_some(id));
+        answered.len()
+    };
+    while wait_for(&socket, Interest::Readable, Wait::AtMost(QUIET.as_nanos() as u64)).unwrap() {
+        note(next_reply(&socket));
+    }
+    drop((reached, nobody));
+    while note(next_reply(&socket)) < 2 {}
+    assert_eq!(answered, [1, 2], "the second was read before the first one's end");
 }
 
 #[test]
