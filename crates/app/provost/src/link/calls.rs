@@ -24,6 +24,9 @@ const CHUNK_SLOTS: usize = 256;
 pub(crate) struct CallId(pub(crate) u64);
 
 impl CallId {
+    /// No call has it: their sequence begins at 1.
+    pub(super) const OF_NONE: CallId = CallId(1);
+
     /// The call as one that has its link's role.
     pub(super) fn holder(self) -> RoleHolder {
         RoleHolder::Waiter(self.0)

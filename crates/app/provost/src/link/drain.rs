@@ -42,6 +42,33 @@ pub(super) struct Listener {
     service: usize,
 }
 
+impl Listener {
+    /// Nobody: calls that go there are refused.
+    const GONE: Listener = Listener {
+        place: CallId::OF_NONE,
+        service: 0,
+    };
+}
+
+/// Where the calls of peers go that connect to a service, by the id of its `Bind` request.
+#[derive(Default)]
+pub(super) struct BindTable(HashMap<u64, Listener>);
+
+impl BindTable {
+    /// Those whose server is gone make room before the table grows: a program may serve again and again.
+    fn insert(&mut self, bind: u64, listener: Listener, is_served: impl Fn(CallId) -> bool) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|_, listener| is_served(listener.place));
+        }
+        self.0.insert(bind, listener);
+    }
+
+    /// A peer may have come as the server went.
+    fn find(&self, bind: u64) -> Listener {
+        self.0.get(&bind).copied().unwrap_or(Listener::GONE)
+    }
+}
+
 /// What the drainer knows.
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -277,10 +304,9 @@ impl Drain<'_> {
     }
 
     fn accepted(&mut self, accepted: &Completion) {
-        if let Some(server) = self.link.server_of_bind(accepted.call) {
-            self.inbox.servers.insert(accepted.connection, server);
-            self.link.peer_accepted(accepted.connection, accepted.reserved[0]);
-        }
+        let server = lock(&self.link.binds).find(accepted.call);
+        self.inbox.servers.insert(accepted.connection, server);
+        self.link.peer_accepted(accepted.connection, accepted.reserved[0]);
     }
 
     fn closed(&mut self, closed: &Completion) {
@@ -350,22 +376,20 @@ impl Link {
 
     /// Says where the calls of peers go that connect to the service of this `Bind` request.
     pub(crate) fn register_bind(&self, bind: u64, place: CallId, service: usize) {
-        lock(&self.binds).insert(bind, Listener { place, service });
+        let is_served = |place| self.calls.state(place).is_some();
+        lock(&self.binds).insert(bind, Listener { place, service }, is_served);
     }
 
     /// Has the servers on this link look at what the service has said of them.
     pub(super) fn wake_servers(&self) {
         let places: HashSet<CallId> = lock(&self.binds)
+            .0
             .values()
             .map(|listener| listener.place)
             .collect();
         for place in places {
             self.calls.wake(place);
         }
-    }
-
-    fn server_of_bind(&self, bind: u64) -> Option<Listener> {
-        lock(&self.binds).get(&bind).copied()
     }
 
     /// Gives a call of a peer up before anybody has seen it.
@@ -384,4 +408,31 @@ impl Link {
 fn collect<T: Default, const N: usize>(items: impl Iterator<Item = T>) -> [T; N] {
     let mut items = items;
     std::array::from_fn(|_| items.next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binds_of_servers_that_are_gone_make_room_and_nobody_has_their_peers() {
+        let mut binds = BindTable::default();
+        let of = |bind: u64| Listener {
+            place: CallId(bind << 16),
+            service: bind as usize,
+        };
+        let stays = 7;
+        for bind in 1..=10_000 {
+            // Three servers at a time, and one that stays.
+            let is_served = |place: CallId| place == of(stays).place || place.0 > of(bind.max(3) - 3).place.0;
+            binds.insert(bind, of(bind), is_served);
+        }
+        assert!(binds.0.len() <= 8, "{} are left", binds.0.len());
+        for bind in [stays, 9_999, 10_000] {
+            assert_eq!(binds.find(bind).place, of(bind).place);
+        }
+        assert_eq!(binds.find(8).place, CallId::OF_NONE);
+        let calls = super::super::CallTable::new();
+        assert!(calls.state(CallId::OF_NONE).is_none());
+    }
 }

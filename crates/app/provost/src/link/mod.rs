@@ -22,7 +22,6 @@ mod submit;
 mod wait;
 
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +56,7 @@ use crate::status::Status;
 use crate::waker_list::{WakerList, WakerPlace};
 use calls::{CallTable, WireName};
 use control::{Control, Notice};
-use drain::{Drained, Inbox, Listener};
+use drain::{BindTable, Drained, Inbox};
 use peers::PeerTable;
 use submit::Outbox;
 use wait::Waiting;
@@ -100,8 +99,8 @@ pub(crate) struct Link {
     doorbell: Doorbell,
     range: ReceiveRange,
     segments: Mutex<Vec<Segment>>,
-    /// Where a server waits for the calls of the peers that connect to it, by the id of its `Bind` request.
-    binds: Mutex<HashMap<u64, Listener>>,
+    /// Where a server waits for the calls of the peers that connect to it.
+    binds: Mutex<BindTable>,
     /// Who is at the other end of the connections of servers.
     peers: Mutex<PeerTable>,
     /// What waits for room in the submission ring.
