@@ -93,6 +93,34 @@ fn a_node_of_another_authority_is_refused() {
     });
 }
 
+#[test]
+fn a_node_with_many_connections_leaves_some_to_others() {
+    watched(|| {
+        let authority = Authority::new();
+        let mut world = World::new(ROLE);
+        let b = NodeOptions {
+            limits: "connections_per_app = 3\n".to_owned(),
+            ..options(authority.vouch_for("b", world.directory()))
+        };
+        let b = world.node("b", &b);
+        let _server = world.server(&b);
+        let tables = authority.vouch_for("a", world.directory());
+        let (a, mut agent, first) = client(&mut world, "a", &b, tables);
+        assert_eq!(first, Answer::Ready);
+        let mut second = world.agent(&a);
+        let mut third = world.starting_agent(&a, Executor::TokioCurrent);
+        // It may have its connection for a moment.
+        third.first_answer();
+        logged(&b, "the peer has 2 of the 3 connections that the app may have", 1);
+        let tables = authority.vouch_for("c", world.directory());
+        let (_c, mut other, first) = client(&mut world, "c", &b, tables);
+        assert_eq!(first, Answer::Ready);
+        for agent in [&mut agent, &mut second, &mut other] {
+            agent.calls_well();
+        }
+    });
+}
+
 /// What `provostd --check-config` says of a configuration with these tables, which is at fault.
 fn fault_of(daemon: &Path, directory: &Path, tables: &str) -> String {
     let file = directory.join("at-fault.toml");

@@ -97,15 +97,17 @@ impl Configuration {
     /// A connection of an app of this name for which there is no room.
     pub(crate) fn too_many_connections(&self, app: &str, error: TooMany) -> Refusal {
         let live = self.live();
-        let of_table = || {
-            live.app_table(app)
-                .map(|table| live.key_of_app_table(table, "connections"))
-        };
+        let per_app = || "limits.connections_per_app".to_owned();
+        let table = live.app_table(app);
+        let of_table = table.map(|table| live.key_of_app_table(table, "connections"));
         let key = match error {
             TooMany::Node(_) => "limits.connections".to_owned(),
             TooMany::User(_) => "limits.connections_per_user".to_owned(),
-            TooMany::App(_) => "limits.connections_per_app".to_owned(),
-            TooMany::Table(_) => of_table().unwrap_or_default(),
+            TooMany::App(_) => per_app(),
+            TooMany::Table(_) => of_table.unwrap_or_default(),
+            // By whichever bounds the app's.
+            TooMany::Peer { of_app, .. } if of_app == live.limits.connections_per_app => per_app(),
+            TooMany::Peer { .. } => of_table.unwrap_or_default(),
         };
         self.over_limit(&key, error)
     }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::compose::{self, ConnectionSpec, SavedConnection};
 use crate::counts::PacketsGone;
 use crate::log;
-use crate::peer_shares::PeerShares;
+use crate::peer_shares::{PeerParty, PeerShares};
 use crate::permits::Permits;
 use crate::policies::Instance;
 use crate::policies::chain::Chain;
@@ -169,6 +169,16 @@ impl ConnectionRegistry {
         let open = self.open.borrow();
         let by_app = self.by_app.borrow();
         by_app.of(app).filter_map(|id| open.get(&id)).for_each(&mut look);
+    }
+
+    /// How many of those that an app serves are of one party.
+    pub(crate) fn count_of_peer(&self, app: AppId, party: &PeerParty) -> usize {
+        let mut count = 0;
+        self.each_of_app(app, |open| {
+            let is_served = open.spec.serves().is_some();
+            count += usize::from(is_served && PeerParty::of(&open.spec.peer).as_ref() == Some(party));
+        });
+        count
     }
 
     /// Logs each of them as one that goes on after a hot restart.

@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 use provost_wire::Code;
 use tracing::Instrument;
 
+use crate::app_registry::AttachedApp;
 use crate::connect::Connector;
 use crate::log::{self, EventSubject};
+use crate::peer_shares::PeerParty;
+use crate::permits::Permit;
 use crate::places::{HeldPlace, let_losers_go, network_of};
+use crate::refusal::Refusal;
 use crate::relay::RelayAccess;
 use crate::runtime::ConnectionId;
 use crate::services::{CallingPeer, Match};
@@ -184,10 +188,26 @@ async fn serve(
         .apps
         .find(app)
         .ok_or("the app that serves it is going away")?;
-    let permit = connector.permit(&app).map_err(|refusal| refusal.message)?;
+    let permit = permit(connector, &app, &established).map_err(|refusal| refusal.message)?;
     connector
         .open_remote(id, &app.endpoint, &offer.schema, Some(offer), established, permit)
         .await
         .map_err(|refusal| refusal.message)?;
     Ok(())
+}
+
+/// Counts one more connection of an app, if there is room for one of this peer.
+fn permit(
+    connector: &Connector,
+    app: &AttachedApp,
+    established: &EstablishedPeer,
+) -> Result<Permit, Refusal> {
+    let connections = &connector.connections;
+    let party = PeerParty::at(&established.identity, &established.address.to_string());
+    let of_peer = || connections.count_of_peer(app.id(), &party);
+    connections
+        .permits
+        .check_peer(&app.connections, of_peer)
+        .map_err(|error| connector.config.too_many_connections(app.name(), error))?;
+    connector.permit(app)
 }

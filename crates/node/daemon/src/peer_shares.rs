@@ -18,7 +18,7 @@ const KEPT_MIN: usize = 64;
 
 /// Whose connections count together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum PeerParty {
+pub(crate) enum PeerParty {
     /// Whoever has proved to be this.
     Proved(Arc<str>),
     /// Whoever proves nothing, by network.
@@ -29,17 +29,20 @@ enum PeerParty {
 
 impl PeerParty {
     /// Whose connections those with a peer are; nobody's for one on this node.
-    fn of(peer: &PeerEndpoint) -> Option<PeerParty> {
-        if peer.app.is_some() {
-            return None;
+    pub(crate) fn of(peer: &PeerEndpoint) -> Option<PeerParty> {
+        let is_remote = peer.app.is_none();
+        is_remote.then(|| PeerParty::at(&peer.identity, &peer.address))
+    }
+
+    /// Whose connections those of another node are that has proved to be this, at this address.
+    pub(crate) fn at(identity: &str, address: &str) -> PeerParty {
+        if !identity.is_empty() {
+            return PeerParty::Proved(identity.into());
         }
-        if !peer.identity.is_empty() {
-            return Some(PeerParty::Proved(Arc::clone(&peer.identity)));
-        }
-        Some(match peer.address.parse::<SocketAddr>() {
+        match address.parse::<SocketAddr>() {
             Ok(address) => PeerParty::Network(network_of(address.ip())),
-            Err(_) => PeerParty::Named(Arc::clone(&peer.address)),
-        })
+            Err(_) => PeerParty::Named(address.into()),
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use std::sync::{Arc, Weak};
 
 use crate::config::LimitsConfig;
 
+/// Of the connections that an app may have, one peer may have so many times as many as it leaves to others; one in any case.
+const SHARE_OF_ROOM: usize = 2;
+
 /// The node's bounds on connections.
 pub(crate) struct Permits {
     all: Arc<AtomicUsize>,
@@ -64,6 +67,10 @@ pub(crate) enum TooMany {
     App(usize),
     #[error("the app has as many connections as connections = {0} of its [[app]] allows")]
     Table(usize),
+    #[error(
+        "the peer has {of_peer} of the {of_app} connections that the app may have: the rest is for other peers"
+    )]
+    Peer { of_peer: usize, of_app: usize },
 }
 
 impl Permits {
@@ -107,10 +114,7 @@ impl Permits {
             self.all.fetch_sub(1, Ordering::Relaxed);
             return Err(TooMany::User(bounds.per_user));
         }
-        let (own_max, too_many) = match app.bound.get() {
-            Some(bound) if bound < bounds.per_app => (bound, TooMany::Table(bound)),
-            _ => (bounds.per_app, TooMany::App(bounds.per_app)),
-        };
+        let (own_max, too_many) = self.bound_of(app);
         if !raise(&app.app, own_max) {
             self.all.fetch_sub(1, Ordering::Relaxed);
             app.user.fetch_sub(1, Ordering::Relaxed);
@@ -119,6 +123,38 @@ impl Permits {
         Ok(Permit {
             counted: self.counted(app),
         })
+    }
+
+    /// How many connections an app may have, and what is said of one more.
+    fn bound_of(&self, app: &AppConnections) -> (usize, TooMany) {
+        let per_app = self.bounds.get().per_app;
+        match app.bound.get() {
+            Some(bound) if bound < per_app => (bound, TooMany::Table(bound)),
+            _ => (per_app, TooMany::App(per_app)),
+        }
+    }
+
+    /// Checks that a peer of an app leaves enough to others with one connection more. `of_peer` counts those that it has, which takes
+    /// time, and is asked only where few are left.
+    pub(crate) fn check_peer(
+        &self,
+        app: &AppConnections,
+        of_peer: impl FnOnce() -> usize,
+    ) -> Result<(), TooMany> {
+        let (of_app, _) = self.bound_of(app);
+        let taken = app.app.load(Ordering::Relaxed);
+        let Some(left) = of_app.checked_sub(taken + 1) else {
+            // There is room for nobody, which is said of the app.
+            return Ok(());
+        };
+        let share = (SHARE_OF_ROOM * left).max(1);
+        if taken < share {
+            return Ok(());
+        }
+        match of_peer() {
+            of_peer if of_peer < share => Ok(()),
+            of_peer => Err(TooMany::Peer { of_peer, of_app }),
+        }
     }
 
     /// Counts a connection of an app that is there already, whatever the bounds are by now.
@@ -154,6 +190,42 @@ fn raise(counter: &AtomicUsize, max: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_peer_leaves_some_of_an_apps_connections_to_others() {
+        let permits = Permits::new(ConnectionBounds {
+            node: 1000,
+            per_app: 90,
+            per_user: 1000,
+        });
+        let app = permits.of_app(7);
+        let mut all = Vec::new();
+        let mut of_peers = Vec::new();
+        while all.len() < 90 {
+            let mut of_peer = 0;
+            while permits.check_peer(&app, || of_peer).is_ok()
+                && let Ok(permit) = permits.take(&app)
+            {
+                all.push(permit);
+                of_peer += 1;
+            }
+            of_peers.push(of_peer);
+        }
+        assert_eq!(of_peers[..4], [60, 20, 6, 2]);
+        assert!(of_peers[4..].iter().all(|of_peer| *of_peer == 1), "{of_peers:?}");
+        // Where there is room for nobody, that is what is said.
+        assert!(permits.check_peer(&app, || 60).is_ok());
+        assert_eq!(permits.take(&app).err(), Some(TooMany::App(90)));
+        all.pop();
+        let too_many = permits.check_peer(&app, || 60).err();
+        assert_eq!(
+            too_many,
+            Some(TooMany::Peer {
+                of_peer: 60,
+                of_app: 90
+            })
+        );
+    }
 
     #[test]
     fn all_bounds_hold_and_dropping_a_permit_gives_its_place_back() {
