@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use provost_conformance::Random;
 use provost_datapath::{
     ConnectionSignals, Datapath, EngineStart, FieldReader, ForeignBytes, Nanos, NotSaved, ReceivedBlock,
-    RestoreError, Restorer, SavedState, Step,
+    RestoreError, Restorer, SavedState,
 };
 use provost_frontend::{AppPort, CallQuota, PortSource, SendHeap};
 use provost_runtime::{
@@ -233,7 +233,6 @@ struct RestoringApp {
     doorbell: Doorbell,
     waiting: provost_runtime::WaitMode,
     places: Vec<u32>,
-    stuck: Option<(u32, Step)>,
     leaving: Option<Nanos>,
     ranges: Vec<SavedRange>,
     quota: Arc<CallQuota>,
@@ -257,19 +256,6 @@ impl Restorer for AppRestorer<'_> {
     }
 }
 
-/// A step as an app submitted it names neither blocks nor ranges.
-struct NothingNamed;
-
-impl Restorer for NothingNamed {
-    fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
-        Err(NotSaved::Block { at: saved.at })
-    }
-
-    fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
-        Err(NotSaved::Foreign { kept })
-    }
-}
-
 impl RestoringApp {
     fn begin(saved: SavedApp, node: &SimNode) -> Result<RestoringApp, String> {
         let known = node.apps.get(&saved.app).ok_or("an app that nobody knows")?;
@@ -279,14 +265,6 @@ impl RestoringApp {
         };
         let descriptors: Vec<OwnedFd> = saved.port_descriptors;
         let port = AppPort::restore(&saved.port, descriptors, source).map_err(|error| error.to_string())?;
-        let stuck = match saved.stuck {
-            None => None,
-            Some((connection, bytes)) => {
-                let mut fields = FieldReader::new("step of an app", &bytes);
-                let step = Step::restore(&mut fields, &mut NothingNamed);
-                Some((connection, step.map_err(|error| error.to_string())?))
-            }
-        };
         Ok(RestoringApp {
             id: saved.app,
             runtime: known.runtime,
@@ -294,7 +272,6 @@ impl RestoringApp {
             doorbell: Doorbell::from_ends(saved.doorbell.ok_or("an app without a doorbell")?),
             waiting: saved.waiting,
             places: saved.places,
-            stuck,
             leaving: saved.leaving,
             ranges: saved.ranges,
             quota: Arc::new(CallQuota::new(crate::nodes::SERVER_CALLS_MAX)),
@@ -356,7 +333,7 @@ impl SuccessorNodes {
                     waiting: app.waiting,
                 })),
                 places: app.places,
-                stuck: app.stuck,
+                stuck: None,
                 leaving: app.leaving,
                 connections,
             });

@@ -4,6 +4,7 @@ use provost_datapath::Nanos;
 use provost_frontend_grpc::ServiceRefusal;
 use provost_wire::Code;
 
+use crate::blocked_steps::BlockedSteps;
 use crate::call_port::CallPort;
 use crate::caller_port::CallerPort;
 use crate::command::{CallerAnswer, CallerEnding, NewCaller, ServiceAnswer};
@@ -88,7 +89,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         let Some(app) = self.apps.get_mut(number) else {
             return;
         };
-        let (id, is_stuck) = (app.id, app.stuck.is_some());
+        let (id, is_blocked) = (app.id, !app.blocked.is_empty());
         let Some(port) = app.port.calls() else {
             return;
         };
@@ -98,7 +99,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         while let Some(event) = port.take_node_event() {
             self.events.send(RuntimeEvent::NodeCall { app: id, event });
         }
-        if let Some(reason) = port.ended().filter(|_| !is_stuck) {
+        if let Some(reason) = port.ended().filter(|_| !is_blocked) {
             let reason = reason.to_owned();
             self.events.send(RuntimeEvent::CallerEnded { app: id, reason });
             self.leave(number);
@@ -135,7 +136,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             // What it says from now on wakes nobody.
             app.port.unwatch(&mut self.platform);
         }
-        app.stuck = None;
+        app.blocked = BlockedSteps::default();
         self.timers
             .add(self.now + DETACH_LINGER_NS, token(KIND_APP, number));
         app.touch(number, &mut self.touched);

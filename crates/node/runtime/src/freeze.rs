@@ -33,7 +33,7 @@ use crate::mutation::Mutation;
 use crate::platform::RuntimePlatform;
 use crate::poll_token::{KIND_APP, token};
 use crate::polled_app::{ConnectionPlace, PolledApp};
-use crate::polled_datapath::PolledDatapath;
+use crate::polled_datapath::{PolledDatapath, submit_blocked};
 use crate::reply::Reply;
 use crate::timers::add_timer;
 use crate::worker::{NextStep, RuntimeWorker, WorkerState};
@@ -105,6 +105,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             };
             if app.leaving.is_some() {
                 continue;
+            }
+            for connection in app.blocked.connections() {
+                submit_blocked(app, &mut self.paths, connection);
             }
             let settled = app.port.app().map_or(Ok(()), AppPort::settle);
             if let Err(fault) = settled {
@@ -204,7 +207,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                     was_drained: false,
                 })
                 .collect();
-            app.stuck = stuck;
+            if let Some((connection, step)) = stuck {
+                app.blocked.push(connection, step);
+            }
         }
         for connection in connections {
             self.adopt_connection(number, connection);
@@ -272,11 +277,6 @@ fn save_app(app: &PolledApp, connections: &[&PolledDatapath], around: &SavedArou
     };
     let connections = connections.iter().map(|path| save_connection(path, &mut saver));
     let connections = connections.collect::<io::Result<Vec<_>>>()?;
-    let stuck = app.stuck.as_ref().map(|(connection, step)| {
-        let mut out = FieldWriter::new();
-        step.save(&mut saver, &mut out);
-        (*connection, out.bytes)
-    });
     let (port, doorbell) = save_port(&app.port, &saver.blocks)?;
     Ok(SavedApp {
         app: app.id,
@@ -285,7 +285,6 @@ fn save_app(app: &PolledApp, connections: &[&PolledDatapath], around: &SavedArou
         port_descriptors: port.descriptors,
         doorbell,
         places: app.connections.iter().map(|place| place.number).collect(),
-        stuck,
         leaving: app.leaving,
         connections,
         ranges: saver.ranges,

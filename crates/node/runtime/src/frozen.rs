@@ -62,8 +62,6 @@ pub struct SavedApp {
     pub doorbell: Option<[OwnedFd; 2]>,
     /// Numbers that its connections have or had, by place.
     pub places: Vec<u32>,
-    /// A step that found its datapath full, and on which connection.
-    pub stuck: Option<(u32, Vec<u8>)>,
     /// When its connections must have ended, if it is gone.
     pub leaving: Option<Nanos>,
     pub connections: Vec<SavedConnection>,
@@ -124,7 +122,7 @@ pub struct AdoptedApp {
     pub new: AdoptedPort,
     /// See [`SavedApp::places`].
     pub places: Vec<u32>,
-    /// See [`SavedApp::stuck`].
+    /// A step that found its datapath full, and on which connection, as earlier versions saved one.
     pub stuck: Option<(u32, Step)>,
     /// See [`SavedApp::leaving`].
     pub leaving: Option<Nanos>,

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocked_steps;
 mod call_port;
 mod caller_port;
 mod callers;

@@ -1,9 +1,10 @@
 //! An app as its runtime sees it.
 
-use provost_datapath::{Nanos, Step};
+use provost_datapath::Nanos;
 use provost_ring::AdaptiveSpin;
 use provost_wire::limits::CONNECTION_PLACE_BITS;
 
+use crate::blocked_steps::BlockedSteps;
 use crate::caller_port::CallerPort;
 use crate::ids::{AppId, WaitMode};
 use crate::platform::RuntimePlatform;
@@ -17,8 +18,7 @@ pub(crate) struct PolledApp {
     /// By place: the connection's number and its datapath.
     pub(crate) connections: Vec<ConnectionPlace>,
     pub(crate) free_places: Vec<u32>,
-    /// A step that found its datapath full.
-    pub(crate) stuck: Option<(u32, Step)>,
+    pub(crate) blocked: BlockedSteps,
     pub(crate) last_work: Nanos,
     pub(crate) adaptive_spin: AdaptiveSpin,
     pub(crate) is_hot: bool,
@@ -72,13 +72,11 @@ impl PolledApp {
         if self.leaving.is_some() {
             return true;
         }
-        if self.stuck.is_some() {
-            add_timer(
-                timers,
-                &mut self.timer,
-                now + BLOCKED_RETRY_NS,
-                token(KIND_APP, number),
-            );
+        if !self.blocked.is_empty() {
+            let retry_at = now + BLOCKED_RETRY_NS;
+            add_timer(timers, &mut self.timer, retry_at, token(KIND_APP, number));
+        }
+        if self.blocked.is_full() {
             return true;
         }
         // A fault is found again, and dealt with, by the next poll.

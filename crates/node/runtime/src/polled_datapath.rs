@@ -208,15 +208,9 @@ pub(crate) fn submit(
     now: Nanos,
     connection: u32,
     mut step: Step,
-) -> Option<(u32, Step)> {
+) -> Option<Step> {
     let Some(at) = app.path(connection) else {
-        // The connection has ended, as the app has been told; what it offers there is its own again.
-        let (_, sent) = app.port.lend();
-        if let Body::Untrusted(untrusted) = step.body
-            && untrusted.token != 0
-        {
-            sent.push(untrusted.token);
-        }
+        give_back(app, &step);
         return None;
     };
     let path = paths.get_mut(at)?;
@@ -230,7 +224,34 @@ pub(crate) fn submit(
             path.calls_begun += u64::from(begins);
             None
         }
-        Err(back) => Some((connection, back.0)),
+        Err(back) => Some(back.0),
+    }
+}
+
+/// Puts all steps of a connection into its datapath that found it full, past its bound: what is done next needs them there.
+pub(crate) fn submit_blocked(
+    app: &mut PolledApp,
+    paths: &mut NumberedSlots<PolledDatapath>,
+    connection: u32,
+) {
+    let at = app.path(connection);
+    for step in app.blocked.take(connection) {
+        match at.and_then(|at| paths.get_mut(at)) {
+            Some(path) => {
+                path.calls_begun += u64::from(step.parts.contains(Parts::BEGIN));
+                path.datapath.from_app().push_past_bound(step);
+            }
+            None => give_back(app, &step),
+        }
+    }
+}
+
+/// The connection of a step has ended, as the app has been told: what it offers there is its own again.
+fn give_back(app: &mut PolledApp, step: &Step) {
+    if let Body::Untrusted(untrusted) = &step.body
+        && untrusted.token != 0
+    {
+        app.port.lend().1.push(untrusted.token);
     }
 }
 

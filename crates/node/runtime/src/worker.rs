@@ -5,11 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use provost_datapath::{BufferPool, Nanos};
+use provost_datapath::{BufferPool, Nanos, Step};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
 use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS};
 use provost_shm::{Doorbell, Interest, Wait};
 
+use crate::blocked_steps::BlockedSteps;
 use crate::caller_port::CallerPort;
 use crate::command::{NewApp, NewConnection, RuntimeCommand};
 use crate::events::{EventQueue, EventSink, RuntimeEvent};
@@ -22,7 +23,7 @@ use crate::orders::ReconfigureOrder;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::poll_token::{KIND_APP, KIND_INBOX, KIND_PATH, KIND_SHIFT, token};
 use crate::polled_app::PolledApp;
-use crate::polled_datapath::{PolledDatapath, submit, sync_watch};
+use crate::polled_datapath::{PolledDatapath, submit, submit_blocked, sync_watch};
 use crate::time_spent::RoundOutcome;
 use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
@@ -372,7 +373,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             waiting,
             connections: Vec::new(),
             free_places: Vec::new(),
-            stuck: None,
+            blocked: BlockedSteps::default(),
             last_work: self.now,
             adaptive_spin: AdaptiveSpin::new(self.options.spin_ns),
             is_hot: false,
@@ -478,34 +479,34 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         let try_socket = self.hot_apps.len() <= SOCKETS_TRIED_MAX;
         let came = app.port.poll(self.now, try_socket);
         let mut taken = 0;
-        if let Some((connection, step)) = app.stuck.take() {
-            app.stuck = submit(
-                app,
-                &mut self.paths,
-                &mut self.hot_paths,
-                self.now,
-                connection,
-                step,
-            );
+        let (paths, hot_paths, now) = (&mut self.paths, &mut self.hot_paths, self.now);
+        if !app.blocked.is_empty() {
+            let mut blocked = std::mem::take(&mut app.blocked);
+            blocked.retry(|connection, step| submit(app, paths, hot_paths, now, connection, step));
+            app.blocked = blocked;
         }
-        while taken < BATCH_SUBMISSIONS && app.stuck.is_none() {
+        while taken < BATCH_SUBMISSIONS && !app.blocked.is_full() {
             match app.port.next_request(&mut self.buffers)? {
                 Some(AppRequest::Step { connection, step }) => {
-                    app.stuck = submit(
-                        app,
-                        &mut self.paths,
-                        &mut self.hot_paths,
-                        self.now,
-                        connection,
-                        step,
-                    );
+                    let left = if app.blocked.has(connection) {
+                        Some(Step {
+                            taken_at: now,
+                            ..step
+                        })
+                    } else {
+                        submit(app, paths, hot_paths, now, connection, step)
+                    };
+                    if let Some(step) = left {
+                        app.blocked.push(connection, step);
+                    }
                 }
                 Some(AppRequest::Close { connection }) => {
+                    submit_blocked(app, paths, connection);
                     if let Some(at) = app.path(connection)
-                        && let Some(path) = self.paths.get_mut(at)
+                        && let Some(path) = paths.get_mut(at)
                     {
                         path.is_closing = true;
-                        path.heat(at, &mut self.hot_paths, self.now);
+                        path.heat(at, hot_paths, now);
                     }
                 }
                 None => break,

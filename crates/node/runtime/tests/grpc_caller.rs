@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use provost_datapath::{
     CompressedMessages, ConnectionEnd, ConnectionSignals, Context, Datapath, Engine, Ports, PrivateBytes,
-    Progress, SavedState, Saver,
+    Progress, QUEUE_STEPS_MAX, SavedState, Saver,
 };
 use provost_frontend_grpc::{
     GrpcPort, GrpcPortParts, KnownMethods, MethodBinding, NodeMethods, ServiceBinding, ServiceRefusal,
@@ -17,8 +17,9 @@ use provost_frontend_grpc::{
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_marshal::Tables;
 use provost_runtime::{
-    CallerEnding, EngineTag, EventRefused, EventSink, FaultPlan, FittedEngine, NewCaller, NewConnection,
-    Reply, RuntimeCommand, RuntimeEvent, RuntimeHandle, RuntimeOptions, ServiceAnswer, WaitMode,
+    CallerEnding, DatapathWaker, EngineTag, EventRefused, EventSink, FaultPlan, FittedEngine, NewCaller,
+    NewConnection, Reply, RuntimeCommand, RuntimeEvent, RuntimeHandle, RuntimeOptions, ServiceAnswer,
+    WaitMode,
 };
 use provost_schema::{MessageId, Schema};
 use provost_shm::now_ns;
@@ -189,6 +190,86 @@ fn found(connection: u32) -> ServiceBinding {
     }
 }
 
+/// Opens a connection with this transport; its number at the client.
+fn open(
+    runtime: &RuntimeHandle,
+    id: u64,
+    transport: Box<dyn Engine>,
+    (signals, waker): (&Arc<ConnectionSignals>, &Arc<DatapathWaker>),
+) -> u32 {
+    let (opened, number) = mpsc::sync_channel(1);
+    let connection = NewConnection {
+        id,
+        app: CALLER,
+        datapath: Datapath::new(vec![transport], Arc::clone(signals)),
+        fitted: vec![FittedEngine::new(EngineTag::TRANSPORT, FaultPlan::default())],
+        waker: Arc::clone(waker),
+        permit: Box::new(()),
+        accepted_for: None,
+        opened: Reply::new(move |number| opened.send(number).unwrap_or_default()),
+    };
+    send(runtime, RuntimeCommand::Open(Box::new(connection)));
+    number.recv_timeout(TIMEOUT).unwrap()
+}
+
+/// Tells the runtime what there is of a service.
+fn answer(runtime: &RuntimeHandle, service: &str, found: Result<ServiceBinding, ServiceRefusal>) {
+    let answer = ServiceAnswer {
+        app: CALLER,
+        service: service.to_owned(),
+        found,
+    };
+    send(runtime, RuntimeCommand::AnswerService(Box::new(answer)));
+}
+
+/// A transport that takes every step, and says so.
+struct TakingTransport(mpsc::SyncSender<u64>);
+
+impl Engine for TakingTransport {
+    fn kind(&self) -> &'static str {
+        "taking"
+    }
+
+    fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+        while let Some(step) = ports.tx_in.pop() {
+            // The test takes one.
+            let _ = self.0.try_send(step.call);
+        }
+        Progress::Idle
+    }
+
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+        SavedState {
+            kind: "taking".to_owned(),
+            version: 1,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn calls_to_a_server_that_takes_none_hold_up_no_calls_to_others() {
+    let (runtime, heard, mut client) = attached();
+    let connected = |id, transport: &dyn Fn(&Arc<ConnectionSignals>) -> Box<dyn Engine>| {
+        let service = wanted(&heard).service;
+        let (signals, waker) = (Arc::new(ConnectionSignals::new()), runtime.new_waker());
+        let number = open(&runtime, id, transport(&signals), (&signals, &waker));
+        answer(&runtime, &service, Ok(found(number)));
+    };
+    client.call("/test.Still/Call");
+    connected(7, &|signals| Box::new(IdleTransport(Arc::clone(signals))));
+    for _ in 0..QUEUE_STEPS_MAX + 8 {
+        client.call("/test.Still/Call");
+    }
+    client.call("/test.Other/Call");
+    let (takes, taken) = mpsc::sync_channel(1);
+    connected(8, &|_| Box::new(TakingTransport(takes.clone())));
+    assert!(
+        taken.recv_timeout(TIMEOUT).is_ok(),
+        "the call waits behind the others"
+    );
+}
+
 #[test]
 fn a_connection_that_is_drained_before_calls_know_of_it_is_asked_for_anew() {
     let (runtime, heard, mut client) = attached();
@@ -196,34 +277,17 @@ fn a_connection_that_is_drained_before_calls_know_of_it_is_asked_for_anew() {
     let first = wanted(&heard);
     let (signals, waker) = (Arc::new(ConnectionSignals::new()), runtime.new_waker());
     let transport = Box::new(IdleTransport(Arc::clone(&signals)));
-    let (opened, number) = mpsc::sync_channel(1);
-    let connection = NewConnection {
-        id: 7,
-        app: CALLER,
-        datapath: Datapath::new(vec![transport], Arc::clone(&signals)),
-        fitted: vec![FittedEngine::new(EngineTag::TRANSPORT, FaultPlan::default())],
-        waker: Arc::clone(&waker),
-        permit: Box::new(()),
-        accepted_for: None,
-        opened: Reply::new(move |number| opened.send(number).unwrap_or_default()),
-    };
-    send(&runtime, RuntimeCommand::Open(Box::new(connection)));
-    let number = number.recv_timeout(TIMEOUT).unwrap();
+    let number = open(&runtime, 7, transport, (&signals, &waker));
     // The schema of the service comes just now: calls are to leave those connections that knew none.
     signals.drain();
     waker.wake();
     let ended = heard.recv_timeout(TIMEOUT).unwrap();
     assert!(matches!(ended, RuntimeEvent::Closed { id: 7, .. }), "{ended:?}");
-    let answer = |found| {
-        let service = "test.Late".to_owned();
-        let app = CALLER;
-        RuntimeCommand::AnswerService(Box::new(ServiceAnswer { app, service, found }))
-    };
-    send(&runtime, answer(Ok(found(number))));
+    answer(&runtime, "test.Late", Ok(found(number)));
     assert_eq!(wanted(&heard), first, "the call waits for another connection");
     let message = "nobody serves it".to_owned();
     let code = Code::NotFound;
-    send(&runtime, answer(Err(ServiceRefusal { code, message })));
+    answer(&runtime, "test.Late", Err(ServiceRefusal { code, message }));
     assert_eq!(client.status(call).0, Code::NotFound);
 }
 

@@ -536,7 +536,6 @@ impl<'a> Writer<'a> {
             own.push(self.connection(connection, open));
         }
         self.emptied.connections.push(saved.connections);
-        let stuck = saved.stuck;
         let ranges = saved.ranges.into_iter().map(|range| state::Range {
             app: range.app,
             offset: range.offset,
@@ -547,7 +546,6 @@ impl<'a> Writer<'a> {
             busy_poll: saved.waiting == WaitMode::BusyPolls,
             port: saved.port,
             places: saved.places,
-            stuck: stuck.map(|(connection, step)| state::Stuck { connection, step }),
             leaving_ns: saved.leaving.unwrap_or(0),
             connections: own,
             ranges: ranges.collect(),

@@ -240,7 +240,7 @@ pub(super) struct App {
     /// The numbers of its connections by place, 0 where there never was one.
     #[prost(uint32, repeated, tag = "10")]
     pub(super) places: Vec<u32>,
-    /// A step that waits for room on a connection.
+    /// A step that waits for room on a connection, of versions that keep one beside it; now it is among those of the connection.
     #[prost(message, optional, tag = "11")]
     pub(super) stuck: Option<Stuck>,
     /// When its connections must have ended, in nanoseconds of CLOCK_MONOTONIC; 0 while it is there.
