@@ -183,15 +183,17 @@ impl GrpcPort {
         if self.is_crowded() {
             self.grpc.note_unread(now);
         }
-        let mut moved = self.keep_time();
-        self.count_requests();
-        moved |= self.take_kept_input();
+        // What has come is read before the client is judged: it may have waited while this process did not run.
+        self.is_readable |= self.is_due();
+        let mut moved = self.take_kept_input();
         for _ in 0..POLL_READS {
             if !self.may_read() {
                 break;
             }
             moved |= self.read();
         }
+        moved |= self.keep_time();
+        self.count_requests();
         self.pump_waiting();
         if moved || self.has_output() {
             PortProgress::Busy
@@ -373,8 +375,13 @@ impl GrpcPort {
         self.grpc.output_bytes() > 0 || !self.is_flushed
     }
 
+    /// Whether HTTP/2 waits for something no longer.
+    fn is_due(&self) -> bool {
+        self.grpc.next_timeout().is_some_and(|at| at <= self.now)
+    }
+
     fn keep_time(&mut self) -> bool {
-        if self.grpc.next_timeout().is_none_or(|at| at > self.now) {
+        if !self.is_due() || !matches!(self.life, PortLife::Open) {
             return false;
         }
         if let Err(error) = self.grpc.on_time(self.now) {

@@ -219,6 +219,7 @@ impl GrpcTransport {
         moved |= self.take_steps(ports, context);
         moved |= self.open_waiting();
         moved |= self.move_bytes(ports, context);
+        moved |= self.judge_servers();
         moved |= self.open_waiting();
         moved |= self.deliver(ports, context);
         moved |= self.end_links();
@@ -241,7 +242,7 @@ impl GrpcTransport {
         is_old
     }
 
-    /// Deadlines of calls, and what HTTP/2 waits for no longer.
+    /// The age of connections, and deadlines of calls.
     fn keep_time(&mut self) -> bool {
         let mut moved = self.grow_old();
         while let Some((deadline, id)) = self.waiting_deadlines.first().copied()
@@ -251,20 +252,27 @@ impl GrpcTransport {
             moved = true;
             self.end_call(id, Code::DeadlineExceeded, "the deadline of the call has passed");
         }
+        let (config, now) = (&self.config, self.now);
+        let links = self.links.iter_mut().flatten();
+        links.for_each(|link| link.keep_alive(config, now));
+        moved |= self.close_spare_links();
+        moved
+    }
+
+    /// What HTTP/2 waits for no longer. What has come is read before: it may have waited while this process did not run.
+    fn judge_servers(&mut self) -> bool {
+        let mut moved = false;
         for at in 0..self.links.len() {
-            let now = self.now;
             let Some(link) = &mut self.links[at] else { continue };
-            link.keep_alive(&self.config, now);
-            if !link.is_open() || link.grpc.next_timeout().is_none_or(|due| due > now) {
+            if !link.is_due(self.now) {
                 continue;
             }
             moved = true;
-            if let Err(error) = link.grpc.on_time(now) {
+            if let Err(error) = link.grpc.on_time(self.now) {
                 link.close(&error.to_string());
             }
             self.take_input(at, &[]);
         }
-        moved |= self.close_spare_links();
         moved
     }
 
@@ -282,7 +290,7 @@ impl GrpcTransport {
         for at in 0..self.links.len() {
             let Some(link) = &mut self.links[at] else { continue };
             let is_hinted = context.socket == SocketHint::Try && self.watch.is_none();
-            if is_hinted || (Some(at) != watched && is_due) {
+            if is_hinted || (Some(at) != watched && is_due) || link.is_due(self.now) {
                 link.look();
             }
             let mut moved_here = self.write(at, context.flow.turn_bytes);

@@ -205,6 +205,11 @@ impl GrpcLink {
         }
     }
 
+    /// Whether HTTP/2 waits for something no longer.
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        self.is_open() && self.grpc.next_timeout().is_some_and(|due| due <= now)
+    }
+
     /// Why its calls ended with it.
     pub(crate) fn why_lost(&self) -> String {
         match (&self.life, self.grpc.failure()) {

@@ -420,6 +420,21 @@ fn a_silent_server_is_pinged_while_calls_are_under_way() {
     assert!(rig.told().is_empty(), "it answers");
 }
 
+#[test]
+fn a_process_that_stood_still_reads_what_has_come_before_it_judges_its_server() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.now += KEEPALIVE_INTERVAL_NS_MIN;
+    rig.poll();
+    rig.poll();
+    rig.server.work(rig.now);
+    rig.now += 1000 * KEEPALIVE_INTERVAL_NS_MIN;
+    rig.poll();
+    assert!(rig.told().is_empty(), "the server has answered");
+    assert!(rig.signals.ended().is_none());
+}
+
 /// Its silence counts over calls that come one after the other, each of which ends before it is answered.
 #[test]
 fn a_silent_server_is_left_though_every_call_ends() {
