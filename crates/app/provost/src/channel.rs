@@ -198,7 +198,9 @@ impl Channel {
             match state.now() {
                 now if now != known => Poll::Ready(now),
                 _ => {
-                    state.wake_on_change(&mut place, context.waker());
+                    let replaced = state.wake_on_change(&mut place, context.waker());
+                    drop(state);
+                    drop(replaced);
                     Poll::Pending
                 }
             }
@@ -487,9 +489,10 @@ impl State {
         }
     }
 
-    /// Has `waker` woken when the state changes; `place` is that of who waits.
-    fn wake_on_change(&self, place: &mut Option<WakerPlace>, waker: &Waker) {
-        place.get_or_insert_with(|| self.waiters.place()).register(waker);
+    /// Has `waker` woken when the state changes; `place` is that of who waits. The one in whose place it is must be dropped without the lock.
+    #[must_use]
+    fn wake_on_change(&self, place: &mut Option<WakerPlace>, waker: &Waker) -> Option<Waker> {
+        place.get_or_insert_with(|| self.waiters.place()).replace(waker)
     }
 
     fn failed(&mut self, status: &Status) {
@@ -593,8 +596,9 @@ impl ChannelInner {
                 let why = why.unwrap_or_else(|| Status::unavailable("the node's service went away"));
                 return Poll::Ready(Err(Status::unavailable(why.message())));
             }
-            state.wake_on_change(&mut place, context.waker());
+            let replaced = state.wake_on_change(&mut place, context.waker());
             drop(state);
+            drop(replaced);
             self.app.keep();
             match late.as_mut().map(|timer| timer.poll(context)) {
                 Some(Poll::Ready(())) => Poll::Ready(Err(deadline_passed())),

@@ -27,6 +27,7 @@ use crate::offered::OfferedService;
 use crate::peer::{Peer, PeerApp};
 use crate::server::{BoxedHandler, ServerBuilder, ServerRules, Service};
 use crate::status::Status;
+use crate::waker_list::wake;
 
 /// Services that are called within this process, without a node: for unit tests of services and of what calls them. Made by
 /// [`ServerBuilder::in_process`](crate::ServerBuilder::in_process).
@@ -239,7 +240,9 @@ fn poll_handler(handler: &Mutex<Option<BoxedHandler>>, context: &mut Context<'_>
     if let Some(running) = &mut *handler
         && running.as_mut().poll(context).is_ready()
     {
-        *handler = None;
+        let over = handler.take();
+        drop(handler);
+        drop(over);
     }
 }
 
@@ -251,7 +254,8 @@ struct StreamDirections {
     directions: [Mutex<StreamDirection>; 2],
 }
 
-/// One direction of a stream. Its window bounds how much is in it.
+/// One direction of a stream. Its window bounds how much is in it. Wakers are woken and dropped without its lock: one may be the last owner of
+/// a task that has another end of the call.
 struct StreamDirection {
     /// With what each counts as in the window, in bytes.
     arrivals: VecDeque<(Arrival, u32)>,
@@ -272,26 +276,29 @@ impl StreamDirection {
         }
     }
 
-    fn take(&mut self) -> Option<Arrival> {
+    /// What has arrived next, and who is to be woken as there is room for more.
+    fn take(&mut self) -> Option<(Arrival, Option<Waker>)> {
         let (arrival, cost_bytes) = self.arrivals.pop_front()?;
         self.window += i64::from(cost_bytes);
-        self.writer.take().into_iter().for_each(Waker::wake);
-        Some(arrival)
+        Some((arrival, self.writer.take()))
     }
 
-    fn put(&mut self, arrival: Arrival, cost_bytes: u32) {
+    /// Says who is to be woken for it.
+    #[must_use]
+    fn put(&mut self, arrival: Arrival, cost_bytes: u32) -> Option<Waker> {
         if self.is_closed {
-            return;
+            return None;
         }
         self.window -= i64::from(cost_bytes);
         self.arrivals.push_back((arrival, cost_bytes));
-        self.reader.take().into_iter().for_each(Waker::wake);
+        self.reader.take()
     }
 
-    fn close(&mut self) {
+    /// Says who is to be woken for it.
+    #[must_use]
+    fn close(&mut self) -> [Option<Waker>; 2] {
         self.is_closed = true;
-        let wakers = [self.reader.take(), self.writer.take()];
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        [self.reader.take(), self.writer.take()]
     }
 }
 
@@ -308,19 +315,33 @@ impl StreamDirections {
         if direction.window > 0 {
             return Poll::Ready(Ok(()));
         }
-        direction.writer = Some(context.waker().clone());
+        let replaced = direction.writer.replace(context.waker().clone());
+        drop(direction);
+        drop(replaced);
         Poll::Pending
+    }
+
+    /// What has arrived next, if something has.
+    fn take(&self, from: Side) -> Option<Arrival> {
+        let taken = self.direction(from).take();
+        let (arrival, writer) = taken?;
+        writer.into_iter().for_each(wake);
+        Some(arrival)
     }
 
     fn poll_arrival(&self, from: Side, context: &mut Context<'_>) -> Poll<Arrival> {
         let mut direction = self.direction(from);
-        if let Some(arrival) = direction.take() {
+        if let Some((arrival, writer)) = direction.take() {
+            drop(direction);
+            writer.into_iter().for_each(wake);
             return Poll::Ready(arrival);
         }
         if direction.is_closed {
             return Poll::Ready(Arrival::Ended(Err(Status::cancelled("the call is over"))));
         }
-        direction.reader = Some(context.waker().clone());
+        let replaced = direction.reader.replace(context.waker().clone());
+        drop(direction);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -336,16 +357,19 @@ impl StreamDirections {
                 }
             }
         };
-        self.direction(from).put(arrival, cost_bytes);
+        let reader = self.direction(from).put(arrival, cost_bytes);
+        reader.into_iter().for_each(wake);
     }
 
     /// Tells the client what the call came to. Nobody reads requests any more.
     fn end(&self, result: Result<MetadataMap, Status>) {
         let mut responses = self.direction(Side::Response);
-        responses.put(Arrival::Ended(result), 0);
-        responses.close();
+        let reader = responses.put(Arrival::Ended(result), 0);
+        let closed = responses.close();
         drop(responses);
-        self.direction(Side::Request).close();
+        let requests = self.direction(Side::Request).close();
+        let wakers = [reader].into_iter().chain(closed).chain(requests);
+        wakers.flatten().for_each(wake);
     }
 }
 
@@ -357,8 +381,7 @@ struct ClientEnd {
 
 impl StreamEnd for ClientEnd {
     fn poll_arrival(&self, context: &mut Context<'_>) -> Poll<Arrival> {
-        let arrival = self.directions.direction(Side::Response).take();
-        if let Some(arrival) = arrival {
+        if let Some(arrival) = self.directions.take(Side::Response) {
             return Poll::Ready(arrival);
         }
         poll_handler(&self.handler, context);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crate::waker_list::wake;
+
 /// Lets so many in at a time; the others wait in turn.
 pub(crate) struct Limit {
     free: AtomicUsize,
@@ -63,7 +65,7 @@ impl Limit {
         let next = queue.waiting.pop_first();
         self.queued.store(queue.waiting.len(), Ordering::SeqCst);
         drop(queue);
-        next.into_iter().for_each(|(_, waker)| waker.wake());
+        next.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -35,6 +35,8 @@ pub use inbound::{Answer, Answering, InboundCall, Requests};
 pub use stream::{Arrival, CallOver, EgressEvent, OutboundStream, StreamEnd};
 pub(crate) use stream::{LinkedStream, send_message, step_of};
 
+pub use crate::waker_list::wake;
+
 /// Carries the calls of a channel.
 pub trait Transport: Send + Sync + 'static {
     /// The service that it leads to.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use provost_shm::{AsFd, Doorbell, Interest, Poller, Ringer, Wait, now_ns};
 
 use crate::link::Link;
+use crate::waker_list::wake;
 
 /// What the thread's poller watches.
 const WOKEN: u64 = 0;
@@ -161,7 +162,7 @@ impl Reactor {
         let later = timers.split_off(&(now + 1, 0));
         let due = std::mem::replace(&mut *timers, later);
         drop(timers);
-        due.into_values().for_each(Waker::wake);
+        due.into_values().for_each(wake);
     }
 }
 

@@ -1,8 +1,15 @@
-//! Futures that wait for the same thing.
+//! Waking futures, and lists of those that wait for the same thing.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+
+/// Wakes a task. A waker is an executor's code: a panic of it ends here, so that others are woken all the same, and the thread goes on
+/// that serves all links.
+pub fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+}
 
 /// The wakers of futures that wait for the same thing: one for each future, with however many it is polled.
 ///
@@ -39,7 +46,7 @@ impl WakerList {
     /// Wakes all that have registered since the last time.
     pub(crate) fn wake_all(&self) {
         let wakers = std::mem::take(&mut self.waiting().wakers);
-        wakers.into_values().for_each(Waker::wake);
+        wakers.into_values().for_each(wake);
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingFutures> {
@@ -50,8 +57,14 @@ impl WakerList {
 impl WakerPlace {
     /// Has `waker` woken the next time, and none that was registered here before.
     pub(crate) fn register(&self, waker: &Waker) {
-        let replaced = self.list.waiting().wakers.insert(self.place, waker.clone());
-        drop(replaced);
+        drop(self.replace(waker));
+    }
+
+    /// As [`WakerPlace::register`], for who holds a lock: the waker that was here before must be dropped without it, as it may be the last
+    /// owner of a task.
+    #[must_use]
+    pub(crate) fn replace(&self, waker: &Waker) -> Option<Waker> {
+        self.list.waiting().wakers.insert(self.place, waker.clone())
     }
 }
 

@@ -7,12 +7,12 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::thread::{Thread, ThreadId};
 use std::time::Duration;
 
 use provost::blocking::block_on;
 use provost::codegen::Stream;
-use provost::{App, Server, StreamSender};
+use provost::{App, Channel, Code, Request, Server, StreamSender};
 use support::{Note, Notes, NotesClient, World, eventually};
 
 /// Wakers that may be alive at a time: a server's own places keep the last that they were polled with.
@@ -102,6 +102,74 @@ fn a_waker_may_be_the_last_owner_of_the_other_end() {
     // The stream has gone to another task, and the first one with its waker.
     assert_eq!(poll(Waker::noop().clone()), Poll::Pending);
     assert_eq!(poll(Waker::noop().clone()), Poll::Ready(None));
+}
+
+/// A waker that is the owner of a task which looks at a channel when it is dropped.
+struct LooksWhenDropped(Channel);
+
+impl Wake for LooksWhenDropped {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for LooksWhenDropped {
+    fn drop(&mut self) {
+        let _ = self.0.state();
+    }
+}
+
+#[test]
+fn a_waker_may_look_at_the_channel_when_it_is_dropped() {
+    let world = World::new();
+    let channel = connected(&world.app()).channel;
+    let mut changed = pin!(channel.state_changed(channel.state()));
+    let looks = Waker::from(Arc::new(LooksWhenDropped(channel.clone())));
+    for waker in [looks, Waker::noop().clone()] {
+        assert!(
+            changed
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+    }
+}
+
+/// A waker that panics, but where the task is polled.
+struct PanicsElsewhere {
+    polled_by: ThreadId,
+    panics: AtomicBool,
+}
+
+impl Wake for PanicsElsewhere {
+    fn wake(self: Arc<Self>) {
+        if std::thread::current().id() != self.polled_by {
+            self.panics.store(true, Ordering::SeqCst);
+            panic!("as the test wants it");
+        }
+    }
+}
+
+#[test]
+fn a_waker_that_panics_ends_no_thread_of_the_library() {
+    let world = World::new();
+    let client = connected(&world.app());
+    let hanging = |timeout| {
+        let mut request = Request::new(Note::new(0, "hang"));
+        request.set_timeout(timeout);
+        client.echo(request)
+    };
+    let waker = Arc::new(PanicsElsewhere {
+        polled_by: std::thread::current().id(),
+        panics: AtomicBool::new(false),
+    });
+    let mut call = pin!(hanging(Duration::from_millis(200)));
+    let polled = call
+        .as_mut()
+        .poll(&mut Context::from_waker(&Waker::from(waker.clone())));
+    assert!(polled.is_pending());
+    eventually("the waker is woken", || waker.panics.load(Ordering::SeqCst));
+    let status = block_on(hanging(Duration::from_millis(50))).unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(block_on(call).unwrap_err().code(), Code::DeadlineExceeded);
 }
 
 fn connected(app: &App) -> NotesClient {

@@ -14,6 +14,8 @@ use provost_wire::Code;
 use provost_wire::descriptor::{Completion, Parts};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
+use crate::waker_list::wake;
+
 /// Calls that one attachment can have open at a time.
 pub(crate) const CALLS_MAX: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
@@ -184,7 +186,7 @@ impl CallTable {
     pub(crate) fn wake(&self, id: CallId) -> bool {
         let waker = self.state(id).and_then(|mut state| state.reader.take());
         waker.is_some_and(|waker| {
-            waker.wake();
+            wake(waker);
             true
         })
     }
@@ -207,7 +209,7 @@ impl CallTable {
 
     fn announce(&self, id: CallId, state: MutexGuard<'_, CallState>, wakers: [Option<Waker>; 3]) {
         self.note_news(id, state);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wakers.into_iter().flatten().for_each(wake);
     }
 
     fn note_news(&self, id: CallId, state: MutexGuard<'_, CallState>) {
@@ -246,7 +248,7 @@ impl CallTable {
             let served = self.state(id).filter(|state| state.is_served);
             // It stays: only some of them are of the server that asks, and the others register once.
             let owner = served.and_then(|state| state.owner.clone());
-            owner.into_iter().for_each(Waker::wake);
+            owner.into_iter().for_each(wake);
         }
     }
 

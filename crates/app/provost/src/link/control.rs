@@ -18,6 +18,7 @@ use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use super::Link;
 use crate::descriptor::ServiceDescriptor;
 use crate::status::Status;
+use crate::waker_list::wake;
 
 /// How long one attempt to connect may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -227,7 +228,7 @@ impl Control {
         entry.reply.get_or_insert(reply);
         let waker = entry.waker.take();
         drop(pending);
-        waker.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(wake);
         None
     }
 

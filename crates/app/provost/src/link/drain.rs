@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::calls::{CallId, LocalEnd, WireCall};
 use super::{Link, lock};
 use crate::status::Status;
+use crate::waker_list::wake;
 
 /// Completions that are taken before their places in the ring are given back, and before others get a turn.
 const DRAIN_MAX: usize = 64;
@@ -107,7 +108,7 @@ impl Drop for Drain<'_> {
         // `Link::try_drain`.
         fence(Ordering::SeqCst);
         if self.woken.capacity() > 0 {
-            self.woken.drain(..).for_each(Waker::wake);
+            self.woken.drain(..).for_each(wake);
             // A thread that is ending keeps nothing.
             let _ = WOKEN.try_with(|kept| kept.set(std::mem::take(&mut self.woken)));
         }

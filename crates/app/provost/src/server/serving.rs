@@ -21,6 +21,7 @@ use crate::context::{CallContext, poll_within};
 use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall, request_with_schema};
 use crate::reactor::Timer;
 use crate::status::Status;
+use crate::waker_list::wake;
 
 /// Handlers that are polled before new calls are looked for.
 const POLLS_MAX: usize = 64;
@@ -486,10 +487,11 @@ impl Ready {
     }
 
     fn wake(&self) {
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waker) = &*waker {
-            waker.wake_by_ref();
-        }
+        let registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        // It stays registered. The clone is woken without the lock: an executor may poll, or drop, the server right there.
+        let waker = registered.clone();
+        drop(registered);
+        waker.into_iter().for_each(wake);
     }
 }
 
@@ -587,5 +589,35 @@ impl Drop for Spawned {
         self.counted = None;
         self.ready.spawned.fetch_sub(1, Ordering::SeqCst);
         self.ready.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use super::*;
+
+    /// As the waker of an executor that polls a task as soon as it is woken.
+    struct PollsAtOnce(Weak<Ready>);
+
+    impl Wake for PollsAtOnce {
+        fn wake(self: Arc<Self>) {
+            let ready = self.0.upgrade().expect("the server is there");
+            ready.register(Waker::noop());
+        }
+    }
+
+    #[test]
+    fn a_server_may_be_polled_by_who_wakes_it() {
+        let ready = Arc::new(Ready::default());
+        let polls_at_once = Arc::new(PollsAtOnce(Arc::downgrade(&ready)));
+        ready.register(&Waker::from(polls_at_once.clone()));
+        ready.push(0);
+        assert_eq!(
+            Arc::strong_count(&polls_at_once),
+            1,
+            "another waker is in its place"
+        );
     }
 }
