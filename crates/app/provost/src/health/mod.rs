@@ -28,6 +28,7 @@ use crate::received::Received;
 use crate::request::{Request, Response};
 use crate::server::Service;
 use crate::status::Status;
+use crate::waker_list::wake;
 
 /// The generated code of `grpc.health.v1`.
 #[allow(
@@ -107,15 +108,19 @@ impl HealthReporter {
     /// Says how a service is, by its full name; empty for the server as a whole.
     ///
     /// # Panics
-    /// If there are more than 4096 services.
+    /// If that makes more than 4096 services, the whole server among them; then nothing is changed.
     pub fn set(&self, service: &str, status: ServingStatus) {
-        self.board.change(|services| {
-            services.insert(service.to_owned(), status);
-            assert!(
-                services.len() <= SERVICES_MAX,
-                "a health reporter knows at most {SERVICES_MAX} services"
-            );
+        let has_room = self.board.change(|services| {
+            let has_room = services.len() < SERVICES_MAX || services.contains_key(service);
+            if has_room {
+                services.insert(service.to_owned(), status);
+            }
+            has_room
         });
+        assert!(
+            has_room,
+            "a health reporter knows at most {SERVICES_MAX} services: {service} is one more"
+        );
     }
 
     /// Forgets a service: it is unknown from now on.
@@ -152,12 +157,13 @@ impl HealthBoard {
     }
 
     /// Changes what is known, and wakes who watches.
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, ServingStatus>)) {
+    fn change<R>(&self, change: impl FnOnce(&mut BTreeMap<String, ServingStatus>) -> R) -> R {
         let mut state = self.state();
-        change(&mut state.services);
+        let result = change(&mut state.services);
         let waiting: Vec<Waker> = state.watches.values_mut().filter_map(Option::take).collect();
         drop(state);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_iter().for_each(wake);
+        result
     }
 
     /// The number of a new watch.
@@ -223,7 +229,10 @@ impl Stream for HealthWatch {
         let known = state.services.get(&this.service).copied();
         let status = known.unwrap_or(ServingStatus::SERVICE_UNKNOWN);
         if this.told == Some(status) {
-            state.watches.insert(this.number, Some(context.waker().clone()));
+            let replaced = state.watches.insert(this.number, Some(context.waker().clone()));
+            // Dropped without the lock: it may be the last owner of a task that has another watch.
+            drop(state);
+            drop(replaced);
             return Poll::Pending;
         }
         drop(state);
@@ -234,6 +243,66 @@ impl Stream for HealthWatch {
 
 impl Drop for HealthWatch {
     fn drop(&mut self) {
-        self.board.state().watches.remove(&self.number);
+        let waker = self.board.state().watches.remove(&self.number);
+        drop(waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// A waker that is the owner of its task, and so of the watch that the task has.
+    struct OwnerOfWatch {
+        _watch: Mutex<HealthWatch>,
+    }
+
+    impl Wake for OwnerOfWatch {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// A watch that has told the present state.
+    fn watch(reporter: &HealthReporter) -> HealthWatch {
+        let mut watch = HealthWatch {
+            number: reporter.board.watch().unwrap(),
+            board: reporter.board.clone(),
+            service: WHOLE_SERVER.to_owned(),
+            told: None,
+        };
+        assert!(poll(&mut watch, Waker::noop().clone()).is_ready());
+        watch
+    }
+
+    fn poll(watch: &mut HealthWatch, waker: Waker) -> Poll<Option<Result<HealthCheckResponse, Status>>> {
+        Pin::new(watch).poll_next(&mut Context::from_waker(&waker))
+    }
+
+    #[test]
+    fn a_waker_may_be_the_last_owner_of_another_watch() {
+        let reporter = HealthReporter::new();
+        let mut first = watch(&reporter);
+        let owner = || {
+            let _watch = Mutex::new(watch(&reporter));
+            Waker::from(Arc::new(OwnerOfWatch { _watch }))
+        };
+        assert!(poll(&mut first, owner()).is_pending());
+        assert!(poll(&mut first, Waker::noop().clone()).is_pending());
+        assert!(poll(&mut first, owner()).is_pending());
+        drop(first);
+        assert!(reporter.board.state().watches.is_empty());
+    }
+
+    #[test]
+    fn one_service_too_many_is_refused_and_those_before_stay() {
+        let reporter = HealthReporter::new();
+        let set = |service: &str| reporter.set(service, ServingStatus::SERVING);
+        (1..SERVICES_MAX).for_each(|number| set(&number.to_string()));
+        assert!(catch_unwind(std::panic::AssertUnwindSafe(|| set("one more"))).is_err());
+        assert_eq!(reporter.status("one more"), None);
+        reporter.set("1", ServingStatus::NOT_SERVING);
+        assert_eq!(reporter.status("1"), Some(ServingStatus::NOT_SERVING));
     }
 }
