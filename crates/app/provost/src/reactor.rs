@@ -32,25 +32,25 @@ pub(crate) struct Reactor {
     numbers: AtomicU64,
 }
 
-static REACTOR: OnceLock<Reactor> = OnceLock::new();
+static REACTOR: OnceLock<Arc<Reactor>> = OnceLock::new();
 
 impl Reactor {
     /// The reactor; its thread is started when it is first asked for.
     pub(crate) fn get() -> io::Result<&'static Reactor> {
         static STARTING: Mutex<()> = Mutex::new(());
         if let Some(reactor) = REACTOR.get() {
-            return Ok(reactor);
+            return Ok(&**reactor);
         }
         let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reactor) = REACTOR.get() {
-            return Ok(reactor);
+            return Ok(&**reactor);
         }
         let (ringer, doorbell) = Doorbell::create()?;
         let (doorbells, sockets, poller) = (Poller::create()?, Poller::create()?, Poller::create()?);
         poller.add(doorbell.as_fd(), WOKEN, Interest::Readable)?;
         poller.add(doorbells.as_fd(), DOORBELLS, Interest::Readable)?;
         poller.add(sockets.as_fd(), SOCKETS, Interest::Readable)?;
-        let reactor = REACTOR.get_or_init(|| Reactor {
+        let reactor = Arc::new(Reactor {
             woken: ringer,
             doorbells,
             sockets,
@@ -59,9 +59,11 @@ impl Reactor {
             sleeps_until_ns: AtomicU64::new(0),
             numbers: AtomicU64::new(1),
         });
+        let running = reactor.clone();
         let name = std::thread::Builder::new().name("provost-reactor".to_owned());
-        name.spawn(move || reactor.run(poller, &doorbell))?;
-        Ok(reactor)
+        name.spawn(move || running.run(poller, &doorbell))?;
+        // Only now: without its thread it is none, and whoever asks next tries again.
+        Ok(&**REACTOR.get_or_init(|| reactor))
     }
 
     pub(crate) fn new_link_number(&self) -> u64 {
@@ -194,7 +196,9 @@ impl Timer {
         if now_ns() >= self.due_ns {
             return Poll::Ready(());
         }
-        let Some(reactor) = REACTOR.get() else {
+        // Nothing may be attached yet. Without a thread to wait for it, the time is polled for.
+        let Ok(reactor) = Reactor::get() else {
+            context.waker().wake_by_ref();
             return Poll::Pending;
         };
         let key = *self
