@@ -50,6 +50,8 @@ pub(super) struct Serving {
     /// Where new calls are waited for: a place in the table of calls like any other.
     inbox: Waiter,
     services: Vec<Bound>,
+    /// How many of them the node may have bound for this server: the first ones.
+    offered: usize,
     tasks: Vec<Task>,
     /// Tasks without a call.
     idle_tasks: Vec<u32>,
@@ -114,12 +116,13 @@ impl Serving {
             .open(nowhere, 0)
             .map_err(|_| Status::unavailable("the node's service went away"))?;
         let methods = |bound: &Bound| bound.descriptor.methods.iter().map(|_| Vec::new()).collect();
-        let serving = Serving {
+        let mut serving = Serving {
             inbox: Waiter::new(link.clone(), inbox),
             tasks: Vec::new(),
             idle_tasks: Vec::new(),
             idle_places: services.iter().map(methods).collect(),
             services,
+            offered: 0,
             ready: Arc::default(),
             spawner: builder.spawner.clone(),
             concurrency_limit: builder.concurrency_limit,
@@ -132,13 +135,14 @@ impl Serving {
             refusal: None,
             link,
         };
-        for (index, bound) in serving.services.iter().enumerate() {
+        for index in 0..serving.services.len() {
+            let descriptor = serving.services[index].descriptor;
             let id = serving.link.control.new_id();
             serving.link.register_bind(id, inbox, index);
             let bind = || {
                 request::Body::Bind(Bind {
-                    service: bound.descriptor.name.to_owned(),
-                    schema_hash: bound.descriptor.schema_hash.to_vec(),
+                    service: descriptor.name.to_owned(),
+                    schema_hash: descriptor.schema_hash.to_vec(),
                     calls_in_flight_max: match (builder.overload, builder.concurrency_limit) {
                         // The service is not to hold back what is to be refused.
                         (Overload::Refuse, _) | (_, CALLS_IN_FLIGHT_MAX) => 0,
@@ -146,7 +150,15 @@ impl Serving {
                     },
                 })
             };
-            request_with_schema(&serving.link, bound.descriptor, id, bind).await?;
+            serving.offered = index + 1;
+            let reply = request_with_schema(&serving.link, descriptor, id, bind).await;
+            if let Err(status) = reply {
+                // Another server of this app has bound it, from which it must not be taken.
+                if status.code() == Code::AlreadyExists {
+                    serving.offered = index;
+                }
+                return Err(status);
+            }
         }
         Ok(serving)
     }
@@ -382,10 +394,10 @@ impl Serving {
         self.idle_tasks.push(index);
     }
 
-    /// Takes all services back; the ids of the requests.
+    /// Takes all services back that the node may have bound; the ids of the requests.
     fn unbind(&self) -> Vec<u64> {
         let mut requests = Vec::new();
-        for bound in &self.services {
+        for bound in &self.services[..self.offered] {
             let unbind = request::Body::Unbind(Unbind {
                 service: bound.descriptor.name.to_owned(),
             });

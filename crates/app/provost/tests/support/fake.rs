@@ -203,6 +203,12 @@ impl Node {
                 reply::Body::Done(control::Done {})
             }
             request::Body::Bind(bind) if !self.schemas.contains(&bind.schema_hash) => unknown_schema(),
+            request::Body::Bind(bind) if self.has_bound(index, &bind.service) => {
+                reply::Body::Failed(control::Failed {
+                    code: Code::AlreadyExists.number(),
+                    message: format!("this app has bound {} already", bind.service),
+                })
+            }
             request::Body::Bind(bind) => {
                 let calls_max = bind.calls_in_flight_max as usize;
                 self.stats.calls_in_flight_max.store(calls_max, Ordering::SeqCst);
@@ -227,6 +233,11 @@ impl Node {
         };
         self.reply(index, id, body, &[]);
         true
+    }
+
+    fn has_bound(&self, index: usize, service: &str) -> bool {
+        let app = self.apps[index].as_ref().unwrap();
+        app.binds.iter().any(|(name, _)| name == service)
     }
 
     fn reply(&self, index: usize, id: u64, body: reply::Body, descriptors: &[provost_shm::BorrowedFd<'_>]) {
