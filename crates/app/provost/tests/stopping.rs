@@ -4,16 +4,16 @@ mod support;
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use provost::blocking::block_on;
 use provost::codegen::{Methods, Service, ServiceDescriptor, Stream};
 use provost::{App, Code, Received, Request, Response, Server, ServerBuilder, Status, StreamSender};
-use support::{NOTES, Note, NotesClient, World, eventually};
+use support::{NOTES, Note, Notes, NotesClient, World, eventually};
 
 /// Handlers that never answer. One of the text `panic` panics when it is dropped.
 #[derive(Clone, Default)]
@@ -109,6 +109,57 @@ fn a_server_that_is_dropped_ends_the_calls_that_wait_for_their_turn() {
         assert!(["the server stopped", ""].contains(&status.message()), "{status}");
     }
     assert_eq!(hanging.started(), 1);
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_while_it_binds_stops() {
+    let world = World::empty();
+    let (server, app) = (world.app(), world.app());
+    let stats = &world.service.stats;
+    stats.is_deaf.store(true, Ordering::SeqCst);
+    let builder = Server::builder()
+        .app(&server)
+        .add_service(HangingService::default());
+    assert!(
+        builder
+            .serve_blocking_with_shutdown(std::future::ready(()))
+            .is_ok()
+    );
+    stats.is_deaf.store(false, Ordering::SeqCst);
+    assert!(block_on(NotesClient::connect(&app)).is_err());
+}
+
+#[test]
+fn a_server_whose_service_another_one_of_its_app_offers_does_not_take_it_away() {
+    let mut world = World::empty();
+    let (server, app) = (world.app(), world.app());
+    world.serve_through(&server, Notes::default(), |builder| builder);
+    let second = Server::builder().app(&server).add_service(Notes::default());
+    assert_eq!(second.serve_blocking().unwrap_err().code(), Code::AlreadyExists);
+    let client = block_on(NotesClient::connect(&app)).expect("the first serves on");
+    block_on(client.echo(Note::new(1, ""))).unwrap();
+}
+
+#[test]
+fn a_server_whose_node_ends_while_it_binds_waits_for_the_next() {
+    let mut world = World::empty();
+    let server = world.app();
+    world.service.stats.is_deaf.store(true, Ordering::SeqCst);
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let ready = is_ready.clone();
+    let builder = Server::builder()
+        .app(&server)
+        .add_service(Notes::default())
+        .on_ready(move || ready.store(true, Ordering::SeqCst));
+    let mut serving = pin!(builder.serve());
+    let polled = serving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    world.restart();
+    block_on(poll_fn(|context| match serving.as_mut().poll(context) {
+        Poll::Ready(ended) => panic!("it has ended: {ended:?}"),
+        Poll::Pending if is_ready.load(Ordering::SeqCst) => Poll::Ready(()),
+        Poll::Pending => Poll::Pending,
+    }));
 }
 
 #[test]

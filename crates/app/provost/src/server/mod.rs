@@ -227,7 +227,11 @@ impl ServerBuilder {
             let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else {
                 return Ok(());
             };
-            match Serving::bind(link, &self, services.clone()).await {
+            let binding = Serving::bind(link.clone(), &self, services.clone());
+            let Some(bound) = unless(shutdown.as_mut(), binding).await else {
+                return Ok(());
+            };
+            match bound {
                 Ok(mut serving) => {
                     is_first = false;
                     self.on_ready.iter().for_each(|ready| ready());
@@ -238,6 +242,8 @@ impl ServerBuilder {
                         Outcome::LinkLost => {}
                     }
                 }
+                // The node's service has ended meanwhile: another one may take them.
+                Err(_) if link.is_dead() && link.control.farewell().is_none() => {}
                 // A rule of the node's configuration does not change by trying again.
                 Err(status) if is_first || status.code() == Code::PermissionDenied => return Err(status),
                 Err(_) => {
