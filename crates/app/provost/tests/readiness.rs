@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -191,6 +191,25 @@ fn calls_of_a_lazy_channel_fail_at_once_unless_they_wait() {
     // A connection that must be there now still needs a node.
     let connected = block_on(Channel::builder(&NOTES).app(&app).connect(""));
     assert_eq!(connected.unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn more_requests_than_the_socket_has_room_for_are_all_answered() {
+    const CHANNELS: usize = 1_000;
+    let world = World::new();
+    let app = world.app();
+    let is_deaf = &world.service.stats.is_deaf;
+    is_deaf.store(true, Ordering::SeqCst);
+    let connect = |_| Box::pin(NotesClient::connect(&app));
+    let mut connecting: Vec<_> = (0..CHANNELS).map(connect).collect();
+    for attempt in &mut connecting {
+        let polled = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+    }
+    is_deaf.store(false, Ordering::SeqCst);
+    for attempt in connecting {
+        block_on(attempt).unwrap();
+    }
 }
 
 #[test]

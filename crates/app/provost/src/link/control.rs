@@ -80,21 +80,18 @@ impl Control {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a request; its reply is kept until [`Control::poll_reply`] or [`Control::forget`].
+    /// Sends a request; its reply is kept until [`Control::poll_reply`] or [`Control::forget`]. An error of the kind `WouldBlock` says that
+    /// the service has not read those before.
     pub(crate) fn send(
         &self,
         id: u64,
         body: request::Body,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), Status> {
+    ) -> io::Result<()> {
         self.pending().insert(id, Pending::default());
         let request = Request { id, body: Some(body) };
-        self.socket
-            .send(&request.encode_to_vec(), descriptors)
-            .map_err(|error| {
-                self.forget(id);
-                Status::unavailable(format!("the node's service does not take requests: {error}"))
-            })
+        let sent = self.socket.send(&request.encode_to_vec(), descriptors);
+        sent.inspect_err(|_| drop(self.forget(id)))
     }
 
     /// Tells the service something to which no reply matters.

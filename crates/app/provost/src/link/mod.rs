@@ -50,7 +50,7 @@ pub(crate) use peers::PeerSource;
 pub(crate) use submit::{SubmitError, when_room};
 pub(crate) use wait::{SPIN_DEFAULT, Waiter, Waits, block_on};
 
-use crate::reactor::Reactor;
+use crate::reactor::{Reactor, Timer};
 use crate::shared::window::ReceiveRange;
 use crate::status::Status;
 use crate::waker_list::{WakerList, WakerPlace};
@@ -64,6 +64,9 @@ use wait::Waiting;
 /// How often the ring is looked at, at most, when the service has hung up: turns of whole batches, and waits for who
 /// drains already.
 const DRAIN_REST_TURNS: u32 = RING_SLOTS_MAX;
+
+/// How soon a request is sent again that the service had no room for.
+const REQUEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// What ends calls when their attachment ends.
 const SERVICE_GONE: LocalEnd = LocalEnd {
@@ -334,12 +337,24 @@ impl Link {
         descriptors: &[BorrowedFd<'_>],
         timeout: Duration,
     ) -> Result<reply::Body, Status> {
-        self.control.send(id, body, descriptors)?;
+        let until_ns = provost_shm::now_ns().saturating_add(timeout.as_nanos() as u64);
+        let mut sent = self.control.send(id, body.clone(), descriptors);
+        while sent
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            && provost_shm::now_ns() < until_ns
+        {
+            Timer::new(REQUEST_PAUSE).wait().await;
+            sent = self.control.send(id, body.clone(), descriptors);
+        }
+        sent.map_err(|error| {
+            Status::unavailable(format!("the node's service does not take requests: {error}"))
+        })?;
         let _forget = Forget { link: self, id };
         if self.is_dead() {
             return Err(Status::unavailable(SERVICE_GONE.reason));
         }
-        let mut timer = crate::reactor::Timer::new(timeout);
+        let mut timer = Timer::at(until_ns);
         std::future::poll_fn(|context| {
             if let std::task::Poll::Ready(reply) = self.control.poll_reply(id, context) {
                 return std::task::Poll::Ready(reply);
