@@ -31,6 +31,8 @@ pub(crate) struct ClientCall {
     is_over: bool,
     cancel_code: Code,
     _permit: Permit,
+    /// What keeps its connection open, of a call that may outlive its clients.
+    channel: Option<Arc<dyn Send + Sync>>,
 }
 
 impl ClientCall {
@@ -44,7 +46,14 @@ impl ClientCall {
             is_over: false,
             cancel_code: Code::Cancelled,
             _permit: permit,
+            channel: None,
         }
+    }
+
+    /// The same, of a channel that stays as long as the call.
+    pub(crate) fn keeping(mut self, channel: Arc<dyn Send + Sync>) -> ClientCall {
+        self.channel = Some(channel);
+        self
     }
 
     /// The half that sends, which may be used beside this one.
@@ -88,6 +97,8 @@ impl Drop for ClientCall {
             });
         }
         link.close(self.reader.waiter.id());
+        // The connection is closed after the call's last step, if this is the last that has it.
+        self.channel = None;
     }
 }
 

@@ -321,7 +321,7 @@ impl Channel {
             let bytes_max = connection.link.message_bytes_max.min(request_bytes_max);
             check_size(&outgoing, bytes_max)?;
             match begin_on(&connection.link, &call, &mut outgoing).await {
-                Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
+                Ok(id) => return Ok(ClientCall::new(connection, id, permit).keeping(inner.clone())),
                 Err(SubmitError::Closed) => {
                     inner.lost(&connection);
                     if readiness == Readiness::FailFast {

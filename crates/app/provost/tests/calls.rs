@@ -328,6 +328,28 @@ fn a_stream_is_fed_by_a_sender() {
 }
 
 #[test]
+fn a_stream_goes_on_when_its_client_is_dropped() {
+    const MESSAGES: u64 = 3_000;
+    let world = World::new();
+    let app = world.app();
+    let closed = || world.service.stats.closed.load(Ordering::SeqCst);
+    let before = block_on(async {
+        let client = NotesClient::connect(&app).await.unwrap();
+        let response = client.repeat(Note::new(MESSAGES, "")).await.unwrap();
+        let mut stream = response.into_inner();
+        drop(client);
+        let mut received = 0;
+        while let Some(note) = stream.message().await.unwrap() {
+            received += 1;
+            assert_eq!(note.number, received);
+        }
+        assert_eq!(received, MESSAGES);
+        closed()
+    });
+    eventually("the connection is closed with the stream", || closed() > before);
+}
+
+#[test]
 fn dropping_a_call_cancels_it_and_its_handler() {
     let world = World::new();
     let app = world.app();
