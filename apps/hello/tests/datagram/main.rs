@@ -9,6 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
 
 use provost::{Code, Received, Request, Response, Status};
 use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
@@ -119,6 +121,35 @@ fn calls_end_as_unavailable_when_the_server_goes_and_go_on_when_it_is_back() {
             Code::Unavailable
         );
     });
+}
+
+#[test]
+fn a_channel_that_nobody_waits_for_any_more_keeps_no_session() {
+    // Given up before it is there, and after that.
+    for pause in [Duration::ZERO, Duration::from_millis(50)] {
+        let mut config = RpcConfig::default();
+        config.datagram.sessions_max = 1;
+        let far = RpcThread::builder()
+            .config(config)
+            .add_service(GreeterServer::new(Polite))
+            .start(udp())
+            .unwrap();
+        let near = RpcThread::builder().start(udp()).unwrap();
+        runtime().block_on(async {
+            let mut opening = Box::pin(near.channel(&SERVICE, far.address()));
+            let polled =
+                std::future::poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_pending()));
+            assert!(polled.await);
+            tokio::time::sleep(pause).await;
+            drop(opening);
+            let mut attempts = 0;
+            while let Err(status) = near.channel(&SERVICE, far.address()).await {
+                assert!(attempts < 1_000, "the session of before is still there: {status}");
+                attempts += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
 }
 
 #[test]

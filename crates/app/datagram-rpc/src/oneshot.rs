@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use provost::linked::wake;
+
 /// A way for one value.
 pub(crate) fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Mutex::new(State::Waiting(None)));
@@ -64,7 +66,10 @@ impl<T> Receiver<T> {
         let mut state = lock(&self.shared);
         match &mut *state {
             State::Waiting(waker) => {
-                *waker = Some(context.waker().clone());
+                let replaced = waker.replace(context.waker().clone());
+                // Dropped without the lock: it may be the last owner of the task that has this.
+                drop(state);
+                drop(replaced);
                 Poll::Pending
             }
             _ => match std::mem::replace(&mut *state, State::Over) {
@@ -78,7 +83,7 @@ impl<T> Receiver<T> {
 fn replace<T>(shared: &Mutex<State<T>>, with: State<T>) {
     let before = std::mem::replace(&mut *lock(shared), with);
     if let State::Waiting(Some(waker)) = before {
-        waker.wake();
+        wake(waker);
     }
 }
 

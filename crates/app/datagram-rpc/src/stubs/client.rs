@@ -10,7 +10,7 @@ use crossbeam_queue::ArrayQueue;
 use provost::codegen::ServiceDescriptor;
 use provost::linked::{
     Codec, InboundResponse, OutboundCall, OutboundStream, PendingCall, Side, StreamEnd, Transport,
-    metadata_of, status_of,
+    metadata_of, status_of, wake,
 };
 use provost::{Code, Status};
 use provost_datagram::{Address, Call, CallError, EndReason, MsgBuf, SessionId};
@@ -251,7 +251,7 @@ impl<A: Address + Send + Sync + 'static> Cell<A> {
         state.result = Some(result);
         let waker = state.waker.take();
         drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {
@@ -266,7 +266,10 @@ impl<A: Address + Send + Sync + 'static> PendingCall for Cell<A> {
             Some(result) => Poll::Ready(result),
             None if state.is_over => Poll::Ready(Err(gone())),
             None => {
-                state.waker = Some(context.waker().clone());
+                let replaced = state.waker.replace(context.waker().clone());
+                // Dropped without the lock: it may be the last owner of a task.
+                drop(state);
+                drop(replaced);
                 Poll::Pending
             }
         }

@@ -285,24 +285,22 @@ impl<A: Address + Send + Sync + 'static> RpcThread<A> {
     pub async fn channel(&self, service: &'static ServiceDescriptor, to: A) -> Result<Channel, Status> {
         let codec = Arc::new(Codec::new(service)?);
         let idle = client::idle_cells();
-        let (sender, mut receiver) = oneshot();
-        let asked = {
-            let (codec, idle) = (codec.clone(), idle.clone());
-            self.remote.run(move |stubs, context| {
-                let number = stubs.channels_made;
-                stubs.channels_made += 1;
-                let told: Sender<Result<u64, Status>> = sender;
-                let opened = move |result: Result<(), Status>| told.send(result.map(|()| number));
-                let channel = ChannelState::new((service, codec), idle, to);
-                stubs.channels.insert(number, channel);
-                client::open(stubs, context, number, Box::new(opened));
-            })
-        };
-        asked.map_err(|error| status_of_mailbox(&error))?;
-        let number = std::future::poll_fn(|context| receiver.poll(context)).await;
-        let number = number.unwrap_or_else(|| Err(gone()))?;
         let reaching = (self.remote.clone(), self.begun.clone(), self.ready.clone());
-        let channel = LinkedChannel::new((service, codec), number, idle, reaching);
+        let (sender, mut receiver) = oneshot();
+        let asked = self.remote.run(move |stubs, context| {
+            let number = stubs.channels_made;
+            stubs.channels_made += 1;
+            // If nobody waits for it any more, it is dropped where it is told, and its session ends.
+            let linked = LinkedChannel::new((service, codec.clone()), number, idle.clone(), reaching);
+            let told: Sender<Result<LinkedChannel<A>, Status>> = sender;
+            let opened = move |result: Result<(), Status>| told.send(result.map(|()| linked));
+            let channel = ChannelState::new((service, codec), idle, to);
+            stubs.channels.insert(number, channel);
+            client::open(stubs, context, number, Box::new(opened));
+        });
+        asked.map_err(|error| status_of_mailbox(&error))?;
+        let channel = std::future::poll_fn(|context| receiver.poll(context)).await;
+        let channel = channel.unwrap_or_else(|| Err(gone()))?;
         Ok(Channel::linked(Arc::new(channel)))
     }
 

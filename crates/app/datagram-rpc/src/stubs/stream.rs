@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use crossbeam_queue::SegQueue;
-use provost::linked::{Answer, Arrival, CallOver, Codec, EgressEvent, Inbound, Side, StreamEnd};
+use provost::linked::{Answer, Arrival, CallOver, Codec, EgressEvent, Inbound, Side, StreamEnd, wake};
 use provost::{Code, Status};
 use provost_datagram::{Address, MsgBuf, SessionId};
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
@@ -250,7 +250,7 @@ impl Cell {
         state.arrivals.push_back(arrival);
         let reader = state.reader.take();
         drop(state);
-        reader.into_iter().for_each(Waker::wake);
+        reader.into_iter().for_each(wake);
     }
 
     /// The peer lets so much more pass.
@@ -265,7 +265,7 @@ impl Cell {
             None
         };
         drop(state);
-        writer.into_iter().for_each(Waker::wake);
+        writer.into_iter().for_each(wake);
     }
 
     /// The call is over: what has arrived can be read, and then this; nothing leaves any more.
@@ -295,7 +295,7 @@ impl Cell {
         let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
         drop(unsent);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wakers.into_iter().flatten().for_each(wake);
     }
 
     /// Writes what leaves next, as far as there is room.
@@ -393,7 +393,10 @@ impl StreamEnd for Held {
             }
             None if state.is_over => Poll::Ready(Arrival::Ended(Err(Status::cancelled("the call is over")))),
             None => {
-                state.reader = Some(context.waker().clone());
+                let replaced = state.reader.replace(context.waker().clone());
+                // Dropped without the lock: it may be the last owner of a task that has the other half.
+                drop(state);
+                drop(replaced);
                 Poll::Pending
             }
         }
@@ -407,7 +410,9 @@ impl StreamEnd for Held {
         if state.send_window > 0 {
             return Poll::Ready(Ok(()));
         }
-        state.writer = Some(context.waker().clone());
+        let replaced = state.writer.replace(context.waker().clone());
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
