@@ -54,6 +54,8 @@ const SLOTS: u8 = 16;
 const CREDITS: u16 = 64;
 /// Sessions of a stream: the one that goes on, and those of before.
 const SESSIONS_MAX: usize = 8;
+/// Sessions that a server keeps in which its client has not taken the stream up: the last one, unless an old packet has asked for that.
+const ASKED_FOR_MAX: usize = 4;
 /// Requests that a server keeps for what it has to say.
 const HELD_MAX: usize = 8;
 /// Requests without a segment that a client leaves with its server.
@@ -233,8 +235,8 @@ pub(crate) struct ResumableStream {
     returned: Vec<MsgBuf>,
     /// A server's: requests to answer, the oldest first.
     held: VecDeque<HeldRequest>,
-    /// A server's: the session that was asked for last.
-    asked_for: Option<SessionId>,
+    /// A server's: the sessions that were asked for and are not known to be over, the last one last.
+    asked_for: Vec<SessionId>,
     /// A server's: that of its predecessor, until it has one of its own.
     inherited: Option<Inherited>,
     /// A client's: requests of which it has no answer.
@@ -426,7 +428,7 @@ impl ResumableStream {
             incoming: Incoming::default(),
             returned: Vec::new(),
             held: VecDeque::new(),
-            asked_for: None,
+            asked_for: Vec::new(),
             inherited: None,
             asked: 0,
             polls: 1,

@@ -151,17 +151,22 @@ impl ResumableStream {
             Event::Ended(session, reason) => self.session_ended(now_ns, session, reason),
             Event::Connected(_) => Ok(()),
             Event::Accepted(session) => {
-                // One that its client has given up before it took the stream up.
-                if let Some(before) = self
-                    .asked_for
-                    .replace(session)
-                    .filter(|before| Some(*before) != self.session())
-                {
-                    self.endpoint.reset(now_ns, before);
-                }
+                self.accepted(now_ns, session);
                 Ok(())
             }
         }
+    }
+
+    /// A session is asked for: by the client, or by an old packet of its own that somebody repeats. So those before stay, in one of which it may
+    /// be about to take the stream up; but not many that it has given up.
+    fn accepted(&mut self, now_ns: u64, session: SessionId) {
+        let current = self.session();
+        let given_up = self.asked_for.iter().position(|before| Some(*before) != current);
+        if let Some(at) = given_up.filter(|_| self.asked_for.len() >= ASKED_FOR_MAX) {
+            let before = self.asked_for.remove(at);
+            self.endpoint.reset(now_ns, before);
+        }
+        self.asked_for.push(session);
     }
 
     /// A session is over: what was under way in it has to be sent again in another.
@@ -175,6 +180,7 @@ impl ResumableStream {
             self.send_again(buffer);
         }
         if self.session() != Some(session) {
+            self.asked_for.retain(|asked_for| *asked_for != session);
             return Ok(());
         }
         self.held.clear();

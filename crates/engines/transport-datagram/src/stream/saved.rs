@@ -47,10 +47,10 @@ impl ResumableStream {
     }
 
     /// A server's session that its client may believe in.
-    fn last_session(&self) -> Option<Inherited> {
-        let own = self.asked_for.map(|session| Inherited {
-            session,
-            proof: self.endpoint.loss_proof(session),
+    pub(super) fn last_session(&self) -> Option<Inherited> {
+        let own = self.asked_for.last().map(|session| Inherited {
+            session: *session,
+            proof: self.endpoint.loss_proof(*session),
         });
         own.or(self.inherited)
     }

@@ -97,6 +97,14 @@ impl ResumableStream {
         self.attachment = Attachment::Attached {
             session: handle.session(),
         };
+        for session in self
+            .asked_for
+            .drain(..)
+            .filter(|session| *session != handle.session())
+        {
+            self.endpoint.reset(now_ns, session);
+        }
+        self.asked_for.push(handle.session());
         self.answer_empty(now_ns, handle);
         Ok(())
     }

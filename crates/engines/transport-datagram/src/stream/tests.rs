@@ -139,6 +139,7 @@ const OPEN_MARKS_AT: usize = 16 + 35;
 const ACCEPT_MARKS_AT: usize = 16 + 24;
 /// Kinds of packets, and where a response has the flags of the segment that it carries.
 const RESPONSE: u8 = 4;
+const OPEN: u8 = 5;
 const UNKNOWN: u8 = 12;
 const RESPONSE_FLAGS_AT: usize = 24 + 16;
 
@@ -162,6 +163,9 @@ struct MarkingRelay {
     slanders: bool,
     /// The session and its token of the last packet to the server.
     asked_for: [u8; 6],
+    /// The last packet that has asked the server for a session, and an old one that is repeated behind each.
+    open: Vec<u8>,
+    repeated_open: Option<Vec<u8>>,
 }
 
 /// The answer of a busy server that reaches the client late.
@@ -188,6 +192,8 @@ impl MarkingRelay {
             late: LateAnswer::None,
             slanders: false,
             asked_for: [0; 6],
+            open: Vec::new(),
+            repeated_open: None,
         }
     }
 
@@ -223,6 +229,10 @@ impl MarkingRelay {
             if length <= self.to_server_bytes_max {
                 self.back.send(&bytes[..length]).unwrap();
             }
+            if bytes[0] & 15 == OPEN {
+                self.open = bytes[..length].to_vec();
+                self.repeat_open();
+            }
         }
         while let Ok(length) = self.back.recv(&mut bytes) {
             self.hide(&mut bytes[..length]);
@@ -233,6 +243,12 @@ impl MarkingRelay {
             if !self.keeps(&bytes[..length]) {
                 self.to_client(&bytes[..length]);
             }
+        }
+    }
+
+    fn repeat_open(&self) {
+        if let Some(open) = &self.repeated_open {
+            self.back.send(open).unwrap();
         }
     }
 
@@ -260,7 +276,7 @@ impl MarkingRelay {
     fn hide(&self, packet: &mut [u8]) {
         let at = match packet[0] & 15 {
             _ if !self.hides_marks => return,
-            5 => OPEN_MARKS_AT,
+            OPEN => OPEN_MARKS_AT,
             7 => ACCEPT_MARKS_AT,
             _ => return,
         };
@@ -380,6 +396,39 @@ fn however_small_the_segments_are_that_nobody_reads_a_successor_takes_them_over(
         ends.poll();
     }
     ends.carry(1, 100);
+}
+
+/// Of an older version, which has asked for no pause.
+#[test]
+fn a_successor_of_one_that_took_as_much_as_can_be_saved_loses_nothing() {
+    const MORE: usize = 2 * WINDOW_SEGMENTS as usize;
+    let mut ends = StreamEnds::new();
+    ends.carry(4, 100);
+    while ends.streams[1].incoming.ready.len() < INCOMING_SEGMENTS_ABSURD {
+        ends.streams[1].put_back(&[0]);
+    }
+    ends.streams[1] = restored(&ends.streams[1]).unwrap();
+    for _ in 0..MORE {
+        let segment = ends.streams[0].segment(2);
+        ends.streams[0].send(segment);
+    }
+    // It is told to wait before anything of these is taken.
+    while !ends.streams[0].peer_busy {
+        assert!(ends.began.elapsed() < WAIT_MAX, "the client is not asked to wait");
+        ends.poll();
+    }
+    let mut taken = 0;
+    while taken < INCOMING_SEGMENTS_ABSURD + MORE {
+        assert!(
+            ends.began.elapsed() < WAIT_MAX,
+            "{taken} segments have come, and no more"
+        );
+        ends.poll();
+        while ends.streams[1].has_next() {
+            ends.streams[1].taken();
+            taken += 1;
+        }
+    }
 }
 
 #[test]
@@ -504,4 +553,39 @@ fn forged_word_that_a_session_is_lost_ends_no_sealed_stream_whose_peer_answers()
         }
     }
     assert!(ends.streams[0].dropped().unproven > 5, "nothing was tested");
+}
+
+#[test]
+fn an_old_packet_that_asks_for_a_session_takes_none_away() {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), false);
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
+    ends.carry_while(4, 3_000, || relay.pass());
+    // The client goes on in another session, and in a third one, where what had asked for the second follows each of its packets that ask.
+    for old_open in [None, Some(())] {
+        relay.repeated_open = old_open.map(|()| relay.open.clone());
+        let before = ends.streams[0].session().unwrap();
+        let now_ns = ends.clock.now_ns();
+        ends.streams[0].endpoint.reset(now_ns, before);
+        ends.carry_while(4, 3_000, || relay.pass());
+    }
+    let session = ends.streams[1].session();
+    assert!(session.is_some());
+    // Once more, with nothing else on its way.
+    relay.repeat_open();
+    while ends.streams[1].asked_for.len() < 2 {
+        assert!(ends.began.elapsed() < WAIT_MAX, "it is not asked for");
+        ends.poll();
+        relay.pass();
+    }
+    ends.carry_while(4, 3_000, || relay.pass());
+    assert_eq!(ends.streams[1].session(), session);
+    // In the one that was asked for nothing comes, so that it is not kept for long.
+    for _ in 0..4 * WAIT_MAX.as_secs() {
+        ends.clock.0 += 1_000_000_000;
+        ends.poll();
+        relay.pass();
+    }
+    assert_eq!(ends.streams[1].session(), session);
+    assert_eq!(ends.streams[1].last_session().map(|last| last.session), session);
 }
