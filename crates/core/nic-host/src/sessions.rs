@@ -186,6 +186,11 @@ impl NicHost {
                 tries_max,
             });
         }
+        // It may still run as a host that is gone has left it.
+        board.write_register(registers::CONTROL, 0);
+        for flow in 0..registers::FLOW_SHAPE_COUNT {
+            board.write_register(registers::flow_shape(flow), 0);
+        }
         if let Some(areas) = config.areas
             && !areas.announce(board)
         {

@@ -30,6 +30,7 @@ struct EmptyBoard {
     received: u32,
     sent: u32,
     parameters: u32,
+    written: Vec<(u16, u32)>,
 }
 
 impl Board for EmptyBoard {
@@ -46,7 +47,9 @@ impl Board for EmptyBoard {
             _ => 0,
         }
     }
-    fn write_register(&mut self, _: u16, _: u32) {}
+    fn write_register(&mut self, address: u16, value: u32) {
+        self.written.push((address, value));
+    }
     fn push_line(&mut self, _: u8, _: &Line) -> bool {
         false
     }
@@ -152,6 +155,15 @@ fn a_nic_with_lines_of_another_width_is_refused() {
     };
     let started = NicHost::start(&mut board, config());
     assert!(matches!(started, Err(HostError::LineBytes(256))));
+}
+
+#[test]
+fn a_nic_that_still_runs_is_stopped_before_it_is_told_anything_else() {
+    let mut board = EmptyBoard::default();
+    host(&mut board);
+    let stopped = (0..registers::FLOW_SHAPE_COUNT).map(|flow| (registers::flow_shape(flow), 0));
+    let stopped: Vec<(u16, u32)> = [(registers::CONTROL, 0)].into_iter().chain(stopped).collect();
+    assert_eq!(board.written[..stopped.len()], stopped);
 }
 
 #[test]
