@@ -5,6 +5,7 @@ use tonic::Status;
 
 use crate::config::{ConfigChange, TakesEffect};
 use crate::log;
+use crate::plurals::counted;
 use crate::reload::{self, ReloadError};
 
 use super::changes;
@@ -38,14 +39,11 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
         set.map(|change| format!("{} = {}\n", change.key, value(change)))
             .collect()
     };
-    let waiting = |change: &&ConfigChange| change.takes_effect == TakesEffect::Restarted;
-    let summary = format!(
-        "read the configuration again: {}",
-        differing(
-            reloaded.changes.len(),
-            reloaded.changes.iter().filter(waiting).count()
-        )
-    );
+    let is_waiting = |change: &&ConfigChange| change.takes_effect == TakesEffect::Restarted;
+    let waiting = reloaded.changes.iter().filter(is_waiting);
+    let waiting: Vec<&str> = waiting.map(|change| change.key.as_str()).collect();
+    let differ = differing(reloaded.changes.len(), &waiting);
+    let summary = format!("read the configuration again: {differ}");
     let (before, after) = (lines(|change| &change.before), lines(|change| &change.after));
     Ok(v1::Change {
         summary,
@@ -56,17 +54,21 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
     })
 }
 
-/// How many keys differ, and how many of them wait for a restart.
-fn differing(keys: usize, waiting: usize) -> String {
-    let differ = match keys {
-        1 => "1 key differs".to_owned(),
-        keys => format!("{keys} keys differ"),
-    };
-    match waiting {
-        0 => differ,
-        1 => format!("{differ}, of which 1 waits for a restart"),
-        waiting => format!("{differ}, of which {waiting} wait for a restart"),
+/// Keys that wait for a restart and are named, at most; the log has all.
+const WAITING_NAMED_MAX: usize = 8;
+
+/// How many keys differ, and which of them wait for a restart.
+fn differing(keys: usize, waiting: &[&str]) -> String {
+    let differ = counted(keys, "key differs", "keys differ");
+    if waiting.is_empty() {
+        return differ;
     }
+    let wait = counted(waiting.len(), "waits", "wait");
+    let mut named = waiting[..waiting.len().min(WAITING_NAMED_MAX)].join(", ");
+    if waiting.len() > WAITING_NAMED_MAX {
+        named += ", …";
+    }
+    format!("{differ}, of which {wait} for a restart: {named}")
 }
 
 /// The configuration in effect.
@@ -116,5 +118,26 @@ fn refusal(error: &ReloadError) -> Status {
         ReloadError::Grpc(_) | ReloadError::GrpcTls(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
             Status::failed_precondition(message)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_wait_for_a_restart_are_named() {
+        assert_eq!(differing(0, &[]), "0 keys differ");
+        assert_eq!(differing(1, &[]), "1 key differs");
+        let some = differing(3, &["admin.mode", "listener"]);
+        assert_eq!(
+            some,
+            "3 keys differ, of which 2 wait for a restart: admin.mode, listener"
+        );
+        let many = differing(9, &["a"; 9]);
+        assert!(
+            many.ends_with("9 wait for a restart: a, a, a, a, a, a, a, a, …"),
+            "{many}"
+        );
     }
 }
