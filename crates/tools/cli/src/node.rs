@@ -391,11 +391,13 @@ Examples:
 
 /// By what the daemon is replaced.
 #[derive(Args, Debug)]
+// The new process may take a minute until it is ready.
+#[command(mut_arg("timeout", |timeout| timeout.default_value("120")))]
 pub(crate) struct DaemonUpgrade {
     /// The new program, on the node [default: the one that runs, as it is on disk now]
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     binary: String,
-    /// How long the new process may take until it serves, in milliseconds [default: the daemon's]
+    /// How long the new process may take until it serves, in milliseconds [default: the daemon's, a minute]
     #[arg(long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
     ready_ms: u32,
     #[command(flatten)]
@@ -437,6 +439,23 @@ mod tests {
     use provost_admin::v1::{Datapath, Engine, GrpcListener, Runtime};
 
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct UpgradeCommandLine {
+        #[command(flatten)]
+        options: DaemonUpgrade,
+    }
+
+    #[test]
+    fn a_replacement_is_waited_for_as_long_as_the_new_process_may_take() {
+        let timeout = |arguments: &[&str]| {
+            let arguments = ["upgrade"].iter().chain(arguments);
+            let parsed = <UpgradeCommandLine as clap::Parser>::parse_from(arguments);
+            parsed.options.target.timeout
+        };
+        assert!(timeout(&[]) > 60.0);
+        assert_eq!(timeout(&["--timeout", "5"]), 5.0);
+    }
 
     #[test]
     fn a_status_is_facts_and_runtimes() {

@@ -98,7 +98,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
     /// How long an answer of a node may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds)]
     timeout: f64,
     /// Print a JSON object for each event
     #[arg(long)]
