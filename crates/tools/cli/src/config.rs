@@ -143,7 +143,20 @@ fn check(path: &Path, json: bool) -> Result<(), Failure> {
     match failure {
         Some(failure) => Err(failure),
         None if json => Ok(()),
-        None => print("the configuration is good\n"),
+        None => print(&format!("the configuration is good{}\n", told_of_nothing(path))),
+    }
+}
+
+/// A directory of which nothing is read may be another one than was meant, or its files have other names.
+fn told_of_nothing(path: &Path) -> String {
+    let read = Sources::at(path).texts();
+    if read.is_ok_and(|files| files.is_empty()) {
+        format!(
+            ": {} has no .toml file, so every key has its default",
+            path.display()
+        )
+    } else {
+        String::new()
     }
 }
 
@@ -212,6 +225,20 @@ mod tests {
     use provost_admin::v1::ConfigChange;
 
     use super::*;
+
+    #[test]
+    fn a_directory_of_which_nothing_is_read_is_said_to_be_so() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.conf"), "[node]\n").unwrap();
+        let said = told_of_nothing(directory.path());
+        assert!(
+            said.ends_with("has no .toml file, so every key has its default"),
+            "{said}"
+        );
+        std::fs::write(directory.path().join("a.toml"), "[node]\n").unwrap();
+        assert_eq!(told_of_nothing(directory.path()), "");
+        assert_eq!(told_of_nothing(&directory.path().join("a.toml")), "");
+    }
 
     #[test]
     fn a_difference_is_shown_key_by_key() {
