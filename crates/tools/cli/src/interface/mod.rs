@@ -147,7 +147,11 @@ impl ServiceInterface {
         let full = name.among(&known)?;
         let service = full.and_then(|full| pool.get_service_by_name(&full));
         let service = service.ok_or_else(|| {
-            let known = known.join(", ");
+            let known = if known.is_empty() {
+                "none at all".to_owned()
+            } else {
+                known.join(", ")
+            };
             let message = format!("the schema has no service {}: it has {known}", name.service);
             Failure::new(Exit::Refused, message)
         })?;
@@ -262,6 +266,8 @@ pub(crate) mod tests {
         let proto = "syntax = \"proto3\"; package t; message M {} service S { rpc Call(M) returns (M); }";
         let failure = interface(proto, "t.R").unwrap_err();
         assert!(failure.message.contains("it has t.S"), "{failure}");
+        let failure = interface("syntax = \"proto3\"; message M {}", "S").unwrap_err();
+        assert!(failure.message.ends_with("it has none at all"), "{failure}");
         let failure = interface(proto, "S").unwrap().method("Cal").unwrap_err();
         assert!(
             failure.message.contains("no method Cal: it has Call"),
