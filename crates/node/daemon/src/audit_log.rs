@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use provost_engine::{AuditEvent, EventSink, Nanos, WallClock, rfc3339};
-use provost_observers::access_log::{LogFile, open_at_once};
+use provost_observers::access_log::LogFile;
 use provost_shm::now_ns;
 use serde::Serialize;
 
@@ -25,9 +25,6 @@ const GATHERING: Duration = Duration::from_millis(20);
 const QUEUE_LONG: usize = QUEUE_MAX / 4;
 /// How long the writer sleeps when nobody wakes it. (No wake-up is lost; this is for the count of what was dropped.)
 const IDLE: Duration = Duration::from_secs(10);
-
-/// Paths that stand for the process's own streams.
-const STREAMS: [&str; 2] = ["/dev/stdout", "/dev/stderr"];
 
 /// Why there is no audit log.
 #[derive(Debug, thiserror::Error)]
@@ -169,14 +166,7 @@ impl AuditLog {
 
     /// Whether a file could be appended to or made. Makes none.
     pub(crate) fn check(path: &Path) -> std::io::Result<()> {
-        if STREAMS.iter().any(|stream| path == Path::new(stream)) {
-            return Ok(());
-        }
-        let opened = open_at_once(std::fs::OpenOptions::new().append(true), path);
-        match opened {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => check_folder_of(path),
-            opened => opened.map(drop),
-        }
+        LogFile::open_late(path).map(drop)
     }
 
     /// Writes a record that somebody else has put together: a JSON object without a line break.
@@ -208,16 +198,6 @@ impl AuditLog {
             thread.thread().unpark();
         }
     }
-}
-
-/// Whether a file can be made in the folder of this one.
-fn check_folder_of(path: &Path) -> std::io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let wanted = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    Ok(rustix::fs::access(folder, wanted)?)
 }
 
 impl EventSink for AuditLog {

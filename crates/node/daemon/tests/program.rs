@@ -116,6 +116,24 @@ fn a_socket_whose_folder_is_not_there_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn what_is_only_checked_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display();
+    let text = format!(
+        "[observe]\naudit_file = \"{folder}/audit.log\"\n\
+         [[policy]]\nname = \"lines\"\nkind = \"access-log\"\n[policy.config]\npath = \"{folder}/access.log\"\n"
+    );
+    let (code, said) = check(&text);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        std::fs::read_dir(directory.path()).expect("a directory").count(),
+        0
+    );
+    let (code, said) = check(&text.replace("/access.log", "/none/access.log"));
+    assert_eq!(code, Some(2), "{said}");
+}
+
+#[test]
 fn a_library_that_is_none_is_said_to_be_so() {
     let directory = tempfile::tempdir().expect("a directory");
     let library = directory.path().join("text.so");

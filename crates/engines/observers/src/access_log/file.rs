@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Access, OFlags, access, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 /// The file names that stand for the process's own streams: opening them would fail where they are sockets.
@@ -17,7 +17,8 @@ const STDERR: &str = "/dev/stderr";
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    target: LogTarget,
+    /// None where there is no file yet, or no more.
+    target: Option<LogTarget>,
 }
 
 #[derive(Debug)]
@@ -66,25 +67,32 @@ impl<W: Write> WholeLines<W> {
 impl LogFile {
     /// Opens a file for appending, and makes it if it is not there.
     pub fn open(path: &Path) -> io::Result<LogFile> {
-        let target = match path.to_str() {
-            Some(STDOUT) => LogTarget::Stdout,
-            Some(STDERR) => LogTarget::Stderr,
-            _ => open(path)?,
+        let target = Some(open(path)?);
+        let path = path.to_owned();
+        Ok(LogFile { path, target })
+    }
+
+    /// Opens a file for appending. One that is not there, and can be made, is made with the first lines: who only checks whether a file
+    /// can be written leaves none behind, which would be another user's than that of the service.
+    pub fn open_late(path: &Path) -> io::Result<LogFile> {
+        let target = match open_with(path, OpenOptions::new().append(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                check_folder_of(path)?;
+                None
+            }
+            opened => Some(opened?),
         };
-        Ok(LogFile {
-            path: path.to_owned(),
-            target,
-        })
+        let path = path.to_owned();
+        Ok(LogFile { path, target })
     }
 
     /// Writes whole lines at once, to the file that has the name now.
     pub fn append(&mut self, text: &[u8]) -> io::Result<()> {
-        if let LogTarget::File { identity, .. } = &self.target
-            && !identity_of(&self.path).is_ok_and(|now| now == *identity)
-        {
-            self.target = open(&self.path)?;
-        }
-        match &mut self.target {
+        let target = match self.target.take().filter(|target| target.is_at(&self.path)) {
+            Some(target) => self.target.insert(target),
+            None => self.target.insert(open(&self.path)?),
+        };
+        match target {
             LogTarget::Stdout => io::stdout()
                 .lock()
                 .write_all(text)
@@ -95,8 +103,27 @@ impl LogFile {
     }
 }
 
+impl LogTarget {
+    /// Whether a file still has its name.
+    fn is_at(&self, path: &Path) -> bool {
+        match self {
+            LogTarget::Stdout | LogTarget::Stderr => true,
+            LogTarget::File { identity, .. } => identity_of(path).is_ok_and(|now| now == *identity),
+        }
+    }
+}
+
 fn open(path: &Path) -> io::Result<LogTarget> {
-    let file = open_at_once(OpenOptions::new().append(true).create(true), path)?;
+    open_with(path, OpenOptions::new().append(true).create(true))
+}
+
+fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<LogTarget> {
+    match path.to_str() {
+        Some(STDOUT) => return Ok(LogTarget::Stdout),
+        Some(STDERR) => return Ok(LogTarget::Stderr),
+        _ => {}
+    }
+    let file = open_at_once(options, path)?;
     let metadata = file.metadata()?;
     Ok(LogTarget::File {
         lines: WholeLines {
@@ -107,8 +134,17 @@ fn open(path: &Path) -> io::Result<LogTarget> {
     })
 }
 
+/// Whether a file can be made in the folder of this one.
+fn check_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
 /// Opens a file to write to, and does not wait for it, as for a pipe the system does until somebody reads it. Writing waits as ever.
-pub fn open_at_once(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+fn open_at_once(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let opened = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = opened.map_err(|error| {
         if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) {
@@ -145,6 +181,21 @@ mod tests {
         log.append(b"4\n").unwrap();
         let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
         assert_eq!((read("log.1"), read("log")), ("1\n".into(), "3\n4\n".into()));
+    }
+
+    #[test]
+    fn a_file_that_is_opened_late_is_made_with_its_first_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut log = LogFile::open_late(&path).unwrap();
+        assert!(!path.exists());
+        log.append(b"1\n").unwrap();
+        LogFile::open_late(&path).unwrap().append(b"2\n").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(log.append(b"3\n").is_ok() && path.exists());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\n");
+        assert!(LogFile::open_late(&directory.path().join("none/log")).is_err());
+        assert!(LogFile::open_late(directory.path()).is_err());
     }
 
     /// Takes so many bytes, and then no more until it is given room.

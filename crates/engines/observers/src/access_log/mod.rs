@@ -19,7 +19,7 @@ use provost_engine::{
 };
 use serde::Deserialize;
 
-pub use file::{LogFile, open_at_once};
+pub use file::LogFile;
 pub use filter::{LogFilter, LoggedCall};
 
 use filter::{CallSelection, LogRecord};
@@ -121,7 +121,7 @@ impl FilterPolicy for AccessLogPolicy {
             duration_min_ns: config.duration_min_ms.saturating_mul(1_000_000),
             trace_context: config.trace_context,
         };
-        let file = LogFile::open(config.path.as_ref())
+        let file = LogFile::open_late(config.path.as_ref())
             .map_err(|error| ConfigError::new("path", format!("{}: {error}", config.path)))?;
         let backlog = Backlog::start(config.queue_max, shared)?;
         let interval = Duration::from_millis(config.flush_interval_ms);
