@@ -311,3 +311,36 @@ fn section_9_1_keepalive() {
     client.connection.on_time(ping_ns + 500).unwrap_err();
     assert!(client.connection.failure().is_some());
 }
+
+/// A process that stood still has not read what came meanwhile, so what the peer must do counts anew from when it goes on.
+#[test]
+fn section_9_1_time_in_which_this_end_stood_still() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let mut server = TestEnd::server(Http2Config {
+        keepalive: Some(provost_http2::KeepalivePolicy {
+            interval_ns: SECOND_NS,
+            timeout_ns: SECOND_NS,
+        }),
+        ..Http2Config::default()
+    });
+    server.connection.on_time(SECOND_NS).unwrap();
+    assert_eq!(server.sent_kinds(), [FrameKind::Ping]);
+    server.connection.on_time(4 * SECOND_NS).unwrap();
+    server.connection.on_time(5 * SECOND_NS - 1).unwrap();
+    server.connection.on_time(5 * SECOND_NS).unwrap_err();
+
+    // What waits for the carrier.
+    let mut server = self::server();
+    server.connection.ping(1, 0).unwrap();
+    let limit_ns = Http2Config::default().time_limits.output_ns;
+    server.connection.on_time(limit_ns + 2 * SECOND_NS).unwrap();
+    assert_eq!(
+        server.connection.next_timeout(),
+        Some(2 * limit_ns + 2 * SECOND_NS)
+    );
+    let error = server
+        .connection
+        .on_time(2 * limit_ns + 2 * SECOND_NS)
+        .unwrap_err();
+    assert_eq!(error.code, ErrorCode::ENHANCE_YOUR_CALM);
+}

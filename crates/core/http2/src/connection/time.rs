@@ -6,6 +6,9 @@ use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::FrameKind;
 use crate::output::DataChunk;
 
+/// What is judged so much too late is judged anew: this process stood still, and what the peer has done meanwhile was neither read nor
+/// taken.
+const LATE_NS: u64 = 1_000_000_000;
 /// Streams are looked at so often within the shortest time that one may rest.
 const STREAM_CHECKS: u64 = 4;
 
@@ -37,10 +40,13 @@ impl<C: DataChunk> Http2Connection<C> {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let overdue = self.overdue(now_ns);
-        if let Some(error) = overdue {
-            self.fail(error, now_ns);
-            return Err(error);
+        match self.overdue(now_ns) {
+            Some((due_ns, error)) if now_ns.saturating_sub(due_ns) < LATE_NS => {
+                self.fail(error, now_ns);
+                return Err(error);
+            }
+            Some(_) => self.wait_anew(now_ns),
+            None => {}
         }
         let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ns);
         self.begin_output(now_ns);
@@ -72,20 +78,36 @@ impl<C: DataChunk> Http2Connection<C> {
         self.keepalive.heard_ns = now_ns;
     }
 
-    fn overdue(&self, now_ns: u64) -> Option<ConnectionError> {
-        let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ns);
-        if is_due(self.settings_deadline()) {
-            let reason = "the peer does not acknowledge SETTINGS";
-            return Some(ConnectionError::new(ErrorCode::SETTINGS_TIMEOUT, reason));
+    /// What the peer has not done in time, and when it was due.
+    fn overdue(&self, now_ns: u64) -> Option<(u64, ConnectionError)> {
+        let calm = ConnectionError::calm;
+        let silent = |reason| ConnectionError::new(ErrorCode::NO_ERROR, reason);
+        let unsettled = |reason| ConnectionError::new(ErrorCode::SETTINGS_TIMEOUT, reason);
+        let answer_deadline = self.keepalive.pinged_ns.and_then(|_| self.keepalive_deadline());
+        [
+            (
+                self.settings_deadline(),
+                unsettled("the peer does not acknowledge SETTINGS"),
+            ),
+            (self.block_deadline(), calm("a field block does not end")),
+            (self.output_deadline(), calm("the peer does not read")),
+            (answer_deadline, silent("the peer does not answer PING")),
+        ]
+        .into_iter()
+        .find_map(|(due_ns, error)| Some((due_ns.filter(|due_ns| *due_ns <= now_ns)?, error)))
+    }
+
+    /// What the peer must do counts from now on.
+    fn wait_anew(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
+        for (_, sent_ns) in &mut self.unacknowledged {
+            *sent_ns = now_ns;
         }
-        if is_due(self.block_deadline()) {
-            return Some(ConnectionError::calm("a field block does not end"));
+        if let Some(block) = &mut self.open_block {
+            block.since_ns = now_ns;
         }
-        if is_due(self.output_deadline()) {
-            return Some(ConnectionError::calm("the peer does not read"));
-        }
-        let is_silent = self.keepalive.pinged_ns.is_some() && is_due(self.keepalive_deadline());
-        is_silent.then(|| ConnectionError::new(ErrorCode::NO_ERROR, "the peer does not answer PING"))
+        self.output_ns = now_ns;
+        self.keepalive.heard_ns = now_ns;
     }
 
     fn settings_deadline(&self) -> Option<u64> {
