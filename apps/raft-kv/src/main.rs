@@ -3,6 +3,7 @@
 
 mod bench;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufRead, Read, Write};
 use std::net::SocketAddr;
@@ -104,7 +105,7 @@ struct ServeOptions {
     #[arg(long, value_enum, default_value = "sleep")]
     wait: WaitArgument,
     /// Raft's unit of time: a leader is missed after ten to twenty of them.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     tick_ms: u64,
     /// Entries after which a snapshot takes the place of the log.
     #[arg(long, default_value_t = 100_000)]
@@ -268,7 +269,12 @@ fn parse_members(list: &str) -> CommandOutcome<Vec<(u64, SocketAddr)>> {
         let address = address.parse().map_err(|error| format!("'{address}': {error}"))?;
         Ok((id, address))
     };
-    list.split(',').map(parse).collect()
+    let members: Vec<(u64, SocketAddr)> = list.split(',').map(parse).collect::<Result<_, _>>()?;
+    let mut ids = BTreeSet::new();
+    match members.iter().find(|(id, _)| !ids.insert(*id)) {
+        Some((id, _)) => Err(format!("member {id} is named twice").into()),
+        None => Ok(members),
+    }
 }
 
 fn address_of(members: &[(u64, SocketAddr)], id: u64) -> Option<SocketAddr> {
@@ -326,4 +332,30 @@ fn demonstrate() -> CommandOutcome {
         client.leader()
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_cluster_can_have_is_refused() {
+        assert_eq!(parse_members("1=127.0.0.1:1,2=127.0.0.1:2").unwrap().len(), 2);
+        let twice = parse_members("1=127.0.0.1:1,2=127.0.0.1:2,1=127.0.0.1:3").unwrap_err();
+        assert!(twice.to_string().contains("member 1"), "{twice}");
+        let serve = |tick_ms| {
+            let arguments = [
+                "raft-kv",
+                "serve",
+                "--id",
+                "1",
+                "--members",
+                "-",
+                "--tick-ms",
+                tick_ms,
+            ];
+            StoreArguments::try_parse_from(arguments).is_ok()
+        };
+        assert!(serve("1") && !serve("0"));
+    }
 }
