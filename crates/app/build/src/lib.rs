@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Nothing else needs to be installed: files are parsed by a library, and Google's well-known types come with it.
-//! proto3 is supported whole; proto2 and editions are refused, with the place.
+//! proto3 is supported whole; proto2 and editions are refused, with the place, but for proto2 files that are imported for their
+//! options alone.
 //!
 //! Each package becomes one file. Packages refer to each other by `super::`, so the modules that include them must
 //! nest as the packages do. `include_protos!` includes a file that has all of them nested; who includes a

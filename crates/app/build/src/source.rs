@@ -1,22 +1,22 @@
 //! The sources: parsed, checked, and looked up again to show where something is wrong.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, LabeledSpan, SourceSpan};
 use prost_types::{DescriptorProto, FileDescriptorProto};
-use provost_schema::{Schema, SchemaError, SchemaErrorKind};
+use provost_schema::{Schema, SchemaError, SchemaErrorKind, files_for_options};
 
 use crate::error::{Error, Place, Problem};
 
-/// The one proto2 file that may be imported: it declares options, of which no code is made.
-pub(crate) const DESCRIPTOR_PROTO: &str = "google/protobuf/descriptor.proto";
-
 /// The number of a file's package in its descriptor.
 const PACKAGE: i32 = 2;
+/// The number of its syntax.
+const SYNTAX: i32 = 12;
 
 pub(crate) struct Sources {
-    /// In an order in which a file comes after those that it imports.
+    /// In an order in which a file comes after those that it imports; without those that declare options alone.
     pub(crate) files: Vec<FileDescriptorProto>,
     pub(crate) schema: Schema,
     /// Where files lie on the disk; a file that comes with the parser is not there.
@@ -43,8 +43,28 @@ impl Sources {
             Ok(schema) => sources.schema = schema,
             Err(error) => return Err(sources.schema_problem(&error).into()),
         }
-        sources.files.retain(|file| file.name() != DESCRIPTOR_PROTO);
+        sources.leave_out_options(&compiler)?;
         Ok(sources)
+    }
+
+    /// Leaves files out that declare options alone: no code is made of them. One that was named, and not only imported, is refused.
+    fn leave_out_options(&mut self, compiler: &protox::Compiler) -> Result<(), Error> {
+        let left_out = files_for_options(self.files.iter());
+        let named = compiler.files().filter(|file| !file.is_import());
+        if let Some(file) = named.map(|file| file.name()).find(|name| left_out.contains(name)) {
+            let error = SchemaError {
+                file: file.to_owned(),
+                element: String::new(),
+                path: vec![SYNTAX],
+                kind: SchemaErrorKind::Syntax {
+                    syntax: "proto2".to_owned(),
+                },
+            };
+            return Err(self.schema_problem(&error).into());
+        }
+        let left_out: HashSet<String> = left_out.into_iter().map(str::to_owned).collect();
+        self.files.retain(|file| !left_out.contains(file.name()));
+        Ok(())
     }
 
     /// A problem with the message, field, enum, value or service of this full name.

@@ -13,7 +13,7 @@ fn generated_code_is_as_checked_in() {
     let protos = directory("golden/proto");
     let code = configure()
         .emit_rerun_if_changed(false)
-        .generate(&files(&protos, "proto"), &[&protos]);
+        .generate(&files(&protos, "proto"), &[&protos, &directory("golden/imports")]);
     let code = code.unwrap_or_else(|error| panic!("{error}"));
     let code = code
         .into_iter()
@@ -82,7 +82,7 @@ fn error_messages_are_as_checked_in() {
         );
         let result = configure()
             .emit_rerun_if_changed(false)
-            .generate(&[path], &[&protos]);
+            .generate(&[path], &[&protos, &directory("golden/imports")]);
         let error = result
             .map(|_| ())
             .expect_err(&format!("{} compiles", path.display()));
@@ -92,6 +92,23 @@ fn error_messages_are_as_checked_in() {
         &protos,
         "txt",
         files(&protos, "proto").iter().map(message).collect(),
+    );
+}
+
+#[test]
+fn a_file_of_options_is_imported_and_not_compiled() {
+    let imports = directory("golden/imports");
+    let protos = directory("golden/proto");
+    let named = [protos.join("options.proto"), imports.join("rules/validate.proto")];
+    let error = configure()
+        .emit_rerun_if_changed(false)
+        .generate(&named, &[&protos, &imports])
+        .expect_err("proto2 is named");
+    assert!(
+        error
+            .to_string()
+            .starts_with("rules/validate.proto:1:1: proto2 cannot be compiled"),
+        "{error}"
     );
 }
 
@@ -172,7 +189,7 @@ fn the_code_of_a_package_is_one_file_and_the_includes_nest() {
         .out_dir(out.path())
         .include_file("all.rs");
     config
-        .compile_protos(&files(&protos, "proto"), &[&protos])
+        .compile_protos(&files(&protos, "proto"), &[&protos, &directory("golden/imports")])
         .unwrap_or_else(|error| panic!("{error}"));
     let written: Vec<String> = files(out.path(), "rs").iter().map(|path| file_of(path)).collect();
     assert_eq!(

@@ -19,5 +19,6 @@ pub use bounds::file_parts;
 pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};
+pub use load::files_for_options;
 pub use model::*;
 pub use opaque::{OpaqueMethod, is_method_name, lacks_field, opaque_descriptor_set};

@@ -12,6 +12,7 @@ use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 use crate::layout::{lay_out, lay_out_pairs};
 use crate::{Schema, SchemaError, SchemaErrorKind, bounds};
+pub use declare::files_for_options;
 use declare::{Declarations, Files};
 pub(crate) use place::is_identifier;
 
@@ -20,7 +21,8 @@ impl Schema {
     /// anybody: whatever they hold, this returns in time and memory proportional to their length. Files may stand
     /// in any order; every file that a type is used from must be there.
     ///
-    /// `google/protobuf/descriptor.proto` may be there, for options, but its types (which are proto2) are not loaded.
+    /// Files that are not proto3, as `google/protobuf/descriptor.proto`, may be there for options: their types are not loaded
+    /// ([`files_for_options`]).
     pub fn from_descriptor_set(bytes: &[u8]) -> Result<Schema, SchemaError> {
         bounds::check(bytes).map_err(of_the_whole)?;
         let set = FileDescriptorSet::decode(bytes).map_err(|_| of_the_whole(SchemaErrorKind::Encoding))?;

@@ -246,6 +246,55 @@ fn small_bytes_that_would_become_large_are_refused_at_once() {
 }
 
 #[test]
+fn files_that_are_not_proto3_are_for_options_alone() {
+    let rules = || FileDescriptorProto {
+        name: Some("rules.proto".into()),
+        package: Some("t.rules".into()),
+        syntax: None,
+        ..file(vec![message("Rules", vec![field("a", 1, ProtoType::Group)])])
+    };
+    let using = |type_name: &str| {
+        let mut of = field("a", 1, ProtoType::Message);
+        of.type_name = Some(type_name.into());
+        FileDescriptorProto {
+            dependency: vec!["rules.proto".into()],
+            ..file(vec![message("M", vec![of])])
+        }
+    };
+    let schema = load(vec![rules(), using(".t.M")]).expect("options are left out");
+    let names: Vec<&str> = schema
+        .messages
+        .iter()
+        .map(|message| message.full_name.as_str())
+        .collect();
+    assert_eq!(names, ["t.M"]);
+    for used in [".t.rules.Rules", ".t.rules.Rules.A"] {
+        let error = load(vec![rules(), using(used)])
+            .map(|_| ())
+            .expect_err("its type is used");
+        assert!(matches!(error.kind, SchemaErrorKind::NotProto3(..)), "{error}");
+    }
+    for unknown in [".t.rules.Else", ".t.rulesRules", ".t.Rules"] {
+        let error = load(vec![rules(), using(unknown)])
+            .map(|_| ())
+            .expect_err("nobody has it");
+        assert!(matches!(error.kind, SchemaErrorKind::UnknownType(_)), "{error}");
+    }
+    // One that nobody imports, or that has a service, is what somebody means.
+    let with_service = FileDescriptorProto {
+        service: vec![ServiceDescriptorProto {
+            name: Some("S".into()),
+            ..ServiceDescriptorProto::default()
+        }],
+        ..rules()
+    };
+    for meant in [vec![rules()], vec![with_service, using(".t.M")]] {
+        let error = load(meant).map(|_| ()).expect_err("it is proto2");
+        assert!(matches!(error.kind, SchemaErrorKind::Syntax { .. }), "{error}");
+    }
+}
+
+#[test]
 fn deep_nesting_is_refused_not_followed() {
     let nested = |depth: usize| {
         let innermost = message("M", vec![]).encode_to_vec();

@@ -12,7 +12,6 @@ use super::scope::Scope;
 use super::{Generator, qualified, service_name};
 use crate::error::Error;
 use crate::names::{camel, snake};
-use crate::source::DESCRIPTOR_PROTO;
 
 /// Names in the service's module that its client and its server offer too.
 const DESCRIPTIONS: &str = "DESCRIPTOR_SET, METHODS, SCHEMA_HASH, SERVICE, SERVICE_NAME";
@@ -176,22 +175,22 @@ impl Generator<'_> {
                 continue;
             }
             needed.extend(file.dependency.iter().map(String::as_str));
-            kept.push(bare(file));
+            kept.push(bare(file, |name| files.iter().any(|file| file.name() == name)));
         }
         kept.reverse();
         FileDescriptorSet { file: kept }.encode_to_vec()
     }
 }
 
-/// A file without comments and custom options, and what it would import for the latter.
-fn bare(file: &FileDescriptorProto) -> FileDescriptorProto {
+/// A file without comments and custom options, and what it would import for the latter: what is not kept.
+fn bare(file: &FileDescriptorProto, is_kept: impl Fn(&str) -> bool) -> FileDescriptorProto {
     let mut bare = file.clone();
     bare.source_code_info = None;
     bare.options = None;
     bare.extension.clear();
     bare.message_type.iter_mut().for_each(clear_extensions);
     let (dependencies, mut moved) = (&file.dependency, Vec::new());
-    for name in dependencies.iter().filter(|name| *name != DESCRIPTOR_PROTO) {
+    for name in dependencies.iter().filter(|name| is_kept(name)) {
         moved.push(name.clone());
     }
     let renumber = |old: &i32| {

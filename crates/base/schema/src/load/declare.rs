@@ -1,6 +1,6 @@
 //! First pass: every type of every file under its full name.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, ServiceDescriptorProto};
 use provost_wire::limits::SCHEMA_TYPES_MAX;
@@ -9,7 +9,7 @@ use super::place::{FilePlace, SourceFile, is_identifier};
 use crate::bounds::too_many;
 use crate::{EnumId, MessageId, SchemaError, SchemaErrorKind};
 
-/// The one proto2 file that proto3 files import, to declare options of their own.
+/// The file by which others declare options of their own, whether any imports it or not.
 const DESCRIPTOR_PROTO: &str = "google/protobuf/descriptor.proto";
 
 /// Field numbers of `descriptor.proto`, of which paths consist.
@@ -65,8 +65,8 @@ pub(super) struct Declarations<'a> {
     pub(super) enums: Vec<Declared<'a, EnumDescriptorProto>>,
     pub(super) services: Vec<Declared<'a, ServiceDescriptorProto>>,
     pub(super) symbols: HashMap<String, DeclaredSymbol>,
-    /// Whether descriptor.proto is in the set, so that an unknown name may be one of its.
-    pub(super) has_descriptor_proto: bool,
+    /// Files that are there for options alone, so that an unknown name may be one of theirs.
+    set_aside: Vec<&'a FileDescriptorProto>,
 }
 
 /// The files of a set: what declarations borrow.
@@ -81,23 +81,40 @@ impl<'a> Files<'a> {
 impl<'a> Declarations<'a> {
     pub(super) fn of(files: &'a Files<'a>) -> Result<Self, SchemaError> {
         let mut declarations = Declarations::default();
+        let set_aside = files_for_options(files.0.iter().map(|file| file.proto));
         let mut names = BTreeSet::new();
         for file in &files.0 {
             let place = FilePlace::of_file(file);
             if !names.insert(file.proto.name()) {
                 return Err(place.error(SchemaErrorKind::DuplicateName(file.proto.name().to_owned())));
             }
-            declarations.declare_file(&place)?;
+            if set_aside.contains(file.proto.name()) {
+                declarations.set_aside.push(file.proto);
+            } else {
+                declarations.declare_file(&place)?;
+            }
         }
         Ok(declarations)
     }
 
+    /// Whether a file that is there for options alone declares the type, or what it is nested in.
+    pub(super) fn is_for_options(&self, full_name: &str) -> bool {
+        self.set_aside.iter().any(|file| {
+            let within = match file.package() {
+                "" => Some(full_name),
+                package => full_name
+                    .strip_prefix(package)
+                    .and_then(|rest| rest.strip_prefix('.')),
+            };
+            let first = within.and_then(|within| within.split('.').next());
+            let mut messages = file.message_type.iter().map(DescriptorProto::name);
+            let mut enums = file.enum_type.iter().map(EnumDescriptorProto::name);
+            first.is_some_and(|first| messages.any(|name| name == first) || enums.any(|name| name == first))
+        })
+    }
+
     fn declare_file(&mut self, place: &FilePlace<'a>) -> Result<(), SchemaError> {
         let file = place.file.proto;
-        if file.name() == DESCRIPTOR_PROTO && file.syntax() != "proto3" {
-            self.has_descriptor_proto = true;
-            return Ok(());
-        }
         check_syntax(place)?;
         check_package(place)?;
         for (index, message) in file.message_type.iter().enumerate() {
@@ -186,6 +203,19 @@ impl<'a> Declarations<'a> {
             Some(_) => Err(place.error(SchemaErrorKind::DuplicateName(place.full_name.clone()))),
         }
     }
+}
+
+/// The names of files that others import and that are not proto3, but for those with services: they declare options, of which a schema has
+/// none. Their types cannot be used.
+pub fn files_for_options<'a>(
+    files: impl Iterator<Item = &'a FileDescriptorProto> + Clone,
+) -> HashSet<&'a str> {
+    let imported = files.clone().flat_map(|file| &file.dependency);
+    let imported: HashSet<&str> = imported.map(String::as_str).chain([DESCRIPTOR_PROTO]).collect();
+    let for_options = |file: &&FileDescriptorProto| {
+        file.syntax() != "proto3" && file.service.is_empty() && imported.contains(file.name())
+    };
+    files.filter(for_options).map(FileDescriptorProto::name).collect()
 }
 
 fn check_count(place: &FilePlace<'_>, count: usize, what: &'static str) -> Result<(), SchemaError> {

@@ -374,11 +374,10 @@ fn lookup(
     if let Some(symbol) = full_name.and_then(|name| declarations.symbols.get(name)) {
         return Ok(*symbol);
     }
-    let of_proto2 = declarations.has_descriptor_proto && type_name.starts_with(".google.protobuf.");
-    let kind = if of_proto2 {
+    let kind = if full_name.is_some_and(|name| declarations.is_for_options(name)) {
         SchemaErrorKind::NotProto3(
-            "a type of google/protobuf/descriptor.proto",
-            "it is for options alone; declare a message of your own",
+            "a type of a file that is not proto3",
+            "such a file is for options alone; declare a message of your own",
         )
     } else {
         SchemaErrorKind::UnknownType(shown(type_name))
