@@ -347,7 +347,12 @@ impl Signals {
 
     /// Another process has taken over: tells the service manager so, and that process what this one is told until the manager knows.
     async fn pass_on_until_known(&mut self, process: u32) {
-        let mut known = tokio::task::spawn_blocking(move || notify::replaced_by(process));
+        let known = async {
+            let _ = tokio::task::spawn_blocking(move || notify::replaced_by(process)).await;
+            // A signal from before that is seen when the runtime next looks at its descriptors, as it does before it is late.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        let mut known = std::pin::pin!(known);
         loop {
             // First what was told before the manager knew.
             tokio::select! {
@@ -355,7 +360,7 @@ impl Signals {
                 _ = self.terminate.recv() => pass_on(process, PassedOn::Shutdown),
                 _ = self.interrupt.recv() => pass_on(process, PassedOn::Shutdown),
                 _ = self.hang_up.recv() => pass_on(process, PassedOn::Reload),
-                _ = &mut known => return,
+                () = &mut known => return,
             }
         }
     }

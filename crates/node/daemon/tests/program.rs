@@ -612,15 +612,19 @@ fn a_service_manager_that_stops_it_while_it_is_replaced_hears_of_the_next_proces
 /// Until the manager has read which process goes on, it tells the old one.
 #[test]
 fn what_it_is_told_when_it_has_been_replaced_the_next_process_does() {
-    let mut replaced = ReplacedProgram::start();
-    replaced.begin();
-    replaced.let_it_take_over();
-    replaced.wait_for_notice("MAINPID=");
-    replaced.old.signal(Signal::HUP);
-    replaced.wait_for_log("the configuration was read again");
-    replaced.old.signal(Signal::TERM);
-    replaced.wait_for_notice("STOPPING=1");
-    replaced.wait_for_log("stopped connections=");
+    for (signal, done) in [
+        (Signal::HUP, "the configuration was read again"),
+        (Signal::TERM, "stopped connections="),
+    ] {
+        let mut replaced = ReplacedProgram::start();
+        replaced.begin();
+        replaced.let_it_take_over();
+        replaced.wait_for_notice("MAINPID=");
+        replaced.old.signal(signal);
+        // With this it knows.
+        replaced.wait_for_notice("BARRIER=1");
+        replaced.wait_for_log(done);
+    }
 }
 
 #[test]
