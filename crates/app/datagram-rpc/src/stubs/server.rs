@@ -27,6 +27,8 @@ use streams::Session;
 const TASKS_MAX: usize = 4096;
 /// Bytes of responses that wait to be fetched; a further one is answered as an error.
 const KEPT_BYTES_MAX: usize = 256 << 20;
+/// Of those a session may have so many times as much as it leaves to the others.
+const SHARE_OF_ROOM: usize = 2;
 
 type Loop<'c, A> = Context<'c, A, Stubs<A>>;
 
@@ -327,7 +329,7 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             return;
         }
         let bytes = response.len();
-        if self.kept_bytes + bytes > KEPT_BYTES_MAX {
+        if !self.may_keep(name.0, bytes) {
             let full = Code::ResourceExhausted.number() as u16;
             let _ = context.respond(handle, full, &[0; format::ANSWER_HEAD_BYTES]);
             return;
@@ -339,6 +341,16 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             context.recycle(replaced);
         }
         let _ = context.respond(handle, LARGE, &(bytes as u32).to_le_bytes());
+    }
+
+    /// Whether there is room for so much more of a session, and it leaves enough to the others.
+    fn may_keep(&self, session: SessionId, bytes: usize) -> bool {
+        let Some(left) = KEPT_BYTES_MAX.checked_sub(self.kept_bytes + bytes) else {
+            return false;
+        };
+        let of_session = self.kept.iter().filter(|(name, _)| name.0 == session);
+        let kept: usize = of_session.map(|(_, (_, response))| response.len()).sum();
+        kept + bytes <= SHARE_OF_ROOM * left
     }
 
     /// Writes an answer straight to a message buffer.
@@ -458,8 +470,8 @@ mod tests {
     use crate::context::{Stage, Tables};
     use crate::pending::Pending;
 
-    #[test]
-    fn a_response_that_is_kept_in_the_place_of_another_is_counted_alone() {
+    /// What a server without services has, and a context to call it in.
+    fn with_tasks(act: impl FnOnce(&mut Tasks<u8>, &mut Loop<'_, u8>)) {
         let config = Config {
             secret: [1, 2],
             ..Config::default()
@@ -478,6 +490,32 @@ mod tests {
             now_ns: 1,
         };
         let mut tasks = Tasks::<u8>::new((Vec::new(), None), Arc::default());
+        act(&mut tasks, &mut context);
+    }
+
+    #[test]
+    fn a_client_that_fetches_nothing_leaves_others_room() {
+        with_tasks(|tasks, context| {
+            let mut keep = |session: u64, call: u64| {
+                let session = SessionId::from_bits(session);
+                let mut response = context.buffer(64 << 20);
+                response.set_length(64 << 20);
+                let reply = (RequestHandle::new(session, 0, 1), (session, call), 0);
+                tasks.send_or_keep(context, reply, 0, response);
+                let kept = tasks.kept.keys().filter(|(other, _)| *other == session);
+                kept.count()
+            };
+            assert_eq!([1, 2, 3].map(|call| keep(1, call)), [1, 2, 2]);
+            assert_eq!([1, 2].map(|call| keep(2, call)), [1, 1]);
+        });
+    }
+
+    #[test]
+    fn a_response_that_is_kept_in_the_place_of_another_is_counted_alone() {
+        with_tasks(keep_in_the_place_of_another);
+    }
+
+    fn keep_in_the_place_of_another(tasks: &mut Tasks<u8>, context: &mut Loop<'_, u8>) {
         let session = SessionId::from_bits(1);
         // A client that has no room for what it is told, fetches nothing, and gives all its calls one number.
         let head = CallHead {
@@ -495,12 +533,12 @@ mod tests {
                 request_type: format::CALL,
                 payload: Payload::Borrowed(&bytes),
             };
-            tasks.begin(&mut context, &mut request);
+            tasks.begin(context, &mut request);
         }
         let kept: Vec<usize> = tasks.kept.values().map(|(_, response)| response.len()).collect();
         assert_eq!(kept.len(), 1);
         assert_eq!(tasks.kept_bytes, kept[0]);
-        tasks.session_ended(&mut context, session);
+        tasks.session_ended(context, session);
         assert_eq!((tasks.kept_bytes, tasks.kept.len()), (0, 0));
     }
 }
