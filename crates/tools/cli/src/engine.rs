@@ -1,5 +1,7 @@
 //! `provost engine`: the code that handles calls, by kind and version.
 
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{
@@ -33,8 +35,8 @@ pub(crate) enum Command {
         after_help = "A library is code that runs in the daemon: needs the role admin. It cannot be unloaded.\n\nExamples:\n  provost engine load /usr/lib/provost/libshadow.so"
     )]
     Load {
-        /// The library, on the node
-        path: String,
+        /// The library, from the folder that this is typed in
+        path: PathBuf,
         #[command(flatten)]
         target: Target,
     },
@@ -94,6 +96,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             .await
         }
         Command::Load { path, target } => {
+            let path = whole(&path)?;
             let mut node = Node::connect(&target).await?;
             let done = node
                 .call(LoadEngineRequest { path }, AdminClient::load_engine)
@@ -120,6 +123,14 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             print_change(&done, &target)
         }
     }
+}
+
+/// A path as the node's daemon finds it too, which works in another folder.
+fn whole(path: &Path) -> Result<String, Failure> {
+    let problem = |problem: &str| Failure::usage(format!("{}: {problem}", path.display()));
+    let whole = std::path::absolute(path).map_err(|error| problem(&error.to_string()))?;
+    let whole = whole.into_os_string().into_string();
+    whole.map_err(|_| problem("the path is no UTF-8: give the library another name"))
 }
 
 impl Shown for ListEnginesResponse {
@@ -153,8 +164,21 @@ impl Shown for ListEnginesResponse {
 #[cfg(test)]
 mod tests {
     use provost_admin::v1::EngineKind;
+    use provost_terminal::failure::Exit;
 
     use super::*;
+
+    #[test]
+    fn a_library_is_named_by_its_whole_path() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        assert_eq!(
+            whole(Path::new("target/libx.so")).unwrap(),
+            format!("{here}/target/libx.so")
+        );
+        assert_eq!(whole(Path::new("/usr/lib/libx.so")).unwrap(), "/usr/lib/libx.so");
+        assert_eq!(whole(Path::new("")).unwrap_err().exit, Exit::Usage);
+    }
 
     #[test]
     fn engines_are_listed_by_version_and_the_current_one_is_marked() {
