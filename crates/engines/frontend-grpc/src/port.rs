@@ -173,15 +173,12 @@ impl GrpcPort {
         self.now = now;
         // Nobody waits for acknowledgements of private memory.
         self.sent.clear();
-        if self.share.message_bytes_now() == u64::MAX {
+        if self.share.message_bytes_now() == u64::MAX || !self.leaves_much_unread() {
             // What was counted before it came is not offered again when the client has read.
             self.blocked_since = None;
         }
         if !matches!(self.life, PortLife::Open) {
             return PortProgress::Idle;
-        }
-        if self.is_crowded() {
-            self.grpc.note_unread(now);
         }
         // What has come is read before the client is judged: it may have waited while this process did not run.
         self.is_readable |= self.is_due();
@@ -191,6 +188,10 @@ impl GrpcPort {
                 break;
             }
             moved |= self.read();
+        }
+        if self.is_crowded() {
+            // It is this end that does not read.
+            self.grpc.note_unread(now);
         }
         moved |= self.keep_time();
         self.count_requests();

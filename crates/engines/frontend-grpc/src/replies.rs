@@ -79,10 +79,15 @@ impl GrpcPort {
     /// A reply finds no room. The client's time counts while it is the one that leaves much unread: what others hold is not its fault.
     fn note_blocked(&mut self) {
         let since = match self.blocked_since {
-            Some(since) if self.share.held() > CONNECTION_PRIVATE_BYTES_FLOOR => since,
+            Some(since) if self.leaves_much_unread() => since,
             _ => self.now,
         };
         self.blocked_since = Some(since);
+    }
+
+    /// Whether replies wait for the client to read, more than every client may leave.
+    pub(crate) fn leaves_much_unread(&self) -> bool {
+        self.share.held() > CONNECTION_PRIVATE_BYTES_FLOOR
     }
 
     fn has_room_for_reply(&self, step: &Step) -> bool {

@@ -3,7 +3,7 @@
 mod kit;
 
 use kit::{CHAT, CONNECTION, KEEPALIVE, PortRig, UNARY, note};
-use provost_datapath::{NODE_PRIVATE_BYTES_MAX, Step};
+use provost_datapath::{Body, NODE_PRIVATE_BYTES_MAX, Step};
 use provost_grpc::RequestHead;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -44,7 +44,20 @@ fn a_client_is_not_blamed_for_what_others_leave_unread() {
         refused = rig.port.push_step(CONNECTION, refused).unwrap_err();
         assert_eq!(rig.port.blocked_since(), Some(rig.now));
     }
+    // What was counted before it came is taken at once, and read.
+    let mut counted = PortRig::encoded_reply(chat, Parts::MESSAGE, &[], &large);
+    let Body::Encoded(body) = &mut counted.body else {
+        panic!("{counted:?}");
+    };
+    body.buffer.charge = Some(rig.share.charge(2 << 20));
+    rig.push(counted);
+    assert!(rig.port.blocked_since().is_some());
+    for _ in 0..100 {
+        rig.exchange();
+    }
+    assert_eq!(rig.port.blocked_since(), None);
     // It leaves much unread itself.
+    refused = rig.port.push_step(CONNECTION, refused).unwrap_err();
     let _unread = rig.share.charge(2 << 20);
     let since = rig.port.blocked_since();
     rig.now += 1_000;

@@ -209,16 +209,16 @@ impl GrpcTransport {
     }
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        if ports.rx_out.is_full() {
-            // It is the app that is behind: what servers have answered meanwhile is not read.
-            let links = self.links.iter_mut().flatten();
-            links.for_each(|link| link.grpc.note_unread(context.now));
-        }
         let mut moved = self.keep_time();
         moved |= self.deliver(ports, context);
         moved |= self.take_steps(ports, context);
         moved |= self.open_waiting();
         moved |= self.move_bytes(ports, context);
+        if ports.rx_out.is_full() {
+            // It is the app that is behind: what servers have answered is not read.
+            let links = self.links.iter_mut().flatten();
+            links.for_each(|link| link.grpc.note_unread(context.now));
+        }
         moved |= self.judge_servers();
         moved |= self.open_waiting();
         moved |= self.deliver(ports, context);
