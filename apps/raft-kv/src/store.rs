@@ -267,6 +267,7 @@ mod tests {
             "a value in the place of another needs no room"
         );
     }
+
     /// A member that is behind gets the whole store in one message, however small what it has is.
     #[test]
     fn a_snapshot_of_small_values_has_as_many_bytes_as_are_counted() {

@@ -151,7 +151,9 @@ impl FrameParser {
 
     /// Counts so many bytes more that messages in part hold.
     pub(crate) fn hold_more(&mut self, bytes: u32) {
-        self.held.set_bytes(self.held.bytes() + u64::from(bytes));
+        if bytes > 0 {
+            self.held.set_bytes(self.held.bytes() + u64::from(bytes));
+        }
     }
 
     /// Counts a message that has come whole.
@@ -164,8 +166,10 @@ impl FrameParser {
     /// Counts a message no more that has come whole, or is given up.
     pub(crate) fn end_partial(&mut self, partial: &mut PartialStep) {
         self.receiving_bytes -= u64::from(partial.total);
-        self.held
-            .set_bytes(self.held.bytes() - u64::from(partial.held_bytes));
+        if partial.held_bytes > 0 {
+            self.held
+                .set_bytes(self.held.bytes() - u64::from(partial.held_bytes));
+        }
         if let BodyTarget::Private(buffer) = &mut partial.into {
             buffer.charge = None;
         }
