@@ -48,6 +48,8 @@ pub(crate) struct OpenConnection {
     pub(crate) spec: Arc<ConnectionSpec>,
     /// The same, as its policies are told of it.
     pub(crate) context: Arc<DatapathContext>,
+    /// Whose it is at the other end, if it is served here for another node.
+    served_party: Option<PeerParty>,
     pub(crate) signals: Arc<ConnectionSignals>,
     waker: Arc<DatapathWaker>,
     /// How often its engines were changed: its runtime counts, this is the last that was heard of.
@@ -175,8 +177,7 @@ impl ConnectionRegistry {
     pub(crate) fn count_of_peer(&self, app: AppId, party: &PeerParty) -> usize {
         let mut count = 0;
         self.each_of_app(app, |open| {
-            let is_served = open.spec.serves().is_some();
-            count += usize::from(is_served && PeerParty::of(&open.spec.peer).as_ref() == Some(party));
+            count += usize::from(open.served_party.as_ref() == Some(party));
         });
         count
     }
@@ -320,7 +321,9 @@ impl ConnectionOpening {
             accepted_for: self.spec.offer.as_ref().map(|offer| offer.request),
             opened,
         });
+        let is_served = self.spec.serves().is_some();
         let open = OpenConnection {
+            served_party: is_served.then(|| PeerParty::of(&self.spec.peer)).flatten(),
             spec: self.spec,
             context: self.context,
             signals: self.signals,

@@ -9,6 +9,8 @@ use crate::config::LimitsConfig;
 
 /// Of the connections that an app may have, one peer may have so many times as many as it leaves to others; one in any case.
 const SHARE_OF_ROOM: usize = 2;
+/// Of so few connections that an app may have no share is taken: each would be too large a part of them.
+const SHARED_MIN: usize = 16;
 
 /// The node's bounds on connections.
 pub(crate) struct Permits {
@@ -142,6 +144,9 @@ impl Permits {
         of_peer: impl FnOnce() -> usize,
     ) -> Result<(), TooMany> {
         let (of_app, _) = self.bound_of(app);
+        if of_app < SHARED_MIN {
+            return Ok(());
+        }
         let taken = app.app.load(Ordering::Relaxed);
         let Some(left) = of_app.checked_sub(taken + 1) else {
             // There is room for nobody, which is said of the app.
@@ -225,6 +230,25 @@ mod tests {
                 of_app: 90
             })
         );
+    }
+
+    #[test]
+    fn one_peer_may_have_all_of_few_connections() {
+        for per_app in 1..SHARED_MIN {
+            let permits = Permits::new(ConnectionBounds {
+                node: 1000,
+                per_app,
+                per_user: 1000,
+            });
+            let app = permits.of_app(7);
+            let take = |of_peer| {
+                permits.check_peer(&app, || of_peer)?;
+                permits.take(&app)
+            };
+            let all: Vec<_> = (0..per_app).map(take).collect();
+            assert!(all.iter().all(Result::is_ok), "{per_app}");
+            assert_eq!(take(per_app).err(), Some(TooMany::App(per_app)));
+        }
     }
 
     #[test]
