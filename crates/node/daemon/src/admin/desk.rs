@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use tonic::Status;
 
 use crate::control_plane::ControlPlane;
+use crate::policies::Policies;
 use crate::policies::warnings::PolicyWarnings;
 use crate::runtime::TimeSpent;
 
@@ -93,7 +94,7 @@ impl Counter {
         let (mut answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |desk| {
             Box::pin(async move {
-                if let Some(_turn) = turn(&desk.changes, &mut answer).await {
+                if let Some(_turn) = turn(&desk.changes, &desk.plane.policies, &mut answer).await {
                     let _ = answer.send(operation(Rc::clone(&desk)).await);
                 }
             })
@@ -108,31 +109,54 @@ impl Counter {
     }
 }
 
-/// Waits for a turn, unless nobody waits for the answer any more.
+/// Waits for a turn, unless nobody waits for the answer any more: behind other changes, and behind whatever else lets no change come
+/// meanwhile, as a process that gets ready to take over.
 async fn turn<'a, T>(
     changes: &'a Mutex<()>,
+    policies: &Policies,
     answer: &mut oneshot::Sender<Result<T, Status>>,
 ) -> Option<MutexGuard<'a, ()>> {
+    let free = async {
+        let turn = changes.lock().await;
+        // That another process has taken over is for the operation to say.
+        drop(policies.hold().await);
+        turn
+    };
     tokio::select! {
         biased;
         () = answer.closed() => None,
-        turn = changes.lock() => Some(turn),
+        turn = free => Some(turn),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use provost_engine::NoEvents;
+
     use super::*;
+    use crate::policies::Registry;
 
     #[tokio::test]
     async fn a_change_that_waits_is_not_begun_when_its_caller_is_gone() {
         let changes = Mutex::new(());
+        let policies = Policies::new(Arc::new(Registry::with_built_ins()), "node", Arc::new(NoEvents));
+        let given_up = async || {
+            let (mut answer, answered) = oneshot::channel::<Result<(), Status>>();
+            let waits = turn(&changes, &policies, &mut answer);
+            let (turn, ()) = tokio::join!(waits, async { drop(answered) });
+            assert!(turn.is_none());
+        };
         let under_way = changes.lock().await;
-        let (mut answer, answered) = oneshot::channel::<Result<(), Status>>();
-        let (mut others, _waits) = oneshot::channel::<Result<(), Status>>();
-        let (given_up, ()) = tokio::join!(turn(&changes, &mut answer), async { drop(answered) });
-        assert!(given_up.is_none());
-        let (begun, ()) = tokio::join!(turn(&changes, &mut others), async { drop(under_way) });
+        given_up().await;
+        drop(under_way);
+        // Nor is one that waits for another process to take over, or not.
+        let held = policies.hold().await.unwrap();
+        given_up().await;
+        let (mut answer, _waits) = oneshot::channel::<Result<(), Status>>();
+        let waits = turn(&changes, &policies, &mut answer);
+        let (begun, ()) = tokio::join!(waits, async { drop(held) });
         assert!(begun.is_some());
     }
 }
