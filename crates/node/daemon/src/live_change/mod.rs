@@ -20,7 +20,7 @@
 //! - **Applying**: the datapaths that have the change get back the engines that they had, each from what its successor saves
 //!   now or, where it cannot read that, from its checkpoint: what it had saved itself when it was retired. A datapath keeps
 //!   one checkpoint for each of its engines, until the change is on probation ([`shape::EngineCheckpoints`]). Each of them is tried: one
-//!   that cannot go back keeps what the change brought until the next change, and the error names it.
+//!   that cannot go back is drained, so that its app connects anew, and the error names it.
 //! - **OnProbation**: the runtime puts the fallback of the failed engine back at once, with the state of the moment of the
 //!   change, so that no call ends by it ([`crate::runtime::EngineProbation`]); then the change is taken back everywhere
 //!   ([`LiveChanges::take_back`]). A transport that is migrated to has no probation: the old one stays beside it until its

@@ -54,14 +54,20 @@ struct FailedDatapath {
 /// What is said of a change that failed, and that could not be undone on these datapaths.
 fn not_undone(cause: ChangeError, failures: &[FailedDatapath]) -> ChangeError {
     let named = failures.iter().take(FAILURES_NAMED_MAX);
-    let named = named.map(|failed| format!("connection {}: {}", failed.connection, failed.error));
+    let named = named.map(|failed| {
+        format!(
+            "connection {}: {}",
+            failed.connection,
+            failed.error.reason_there()
+        )
+    });
     let mut connections: Vec<String> = named.collect();
     let more = failures.len() - connections.len();
     if more > 0 {
         connections.push(format!("{more} more"));
     }
     ChangeError::NotUndone {
-        cause: Box::new(cause),
+        cause: cause.reason(),
         connections,
     }
 }
@@ -274,7 +280,7 @@ impl<'a> TableTransition<'a> {
         self.steps_released += done.steps_released;
     }
 
-    /// Gives every datapath that was changed the engines again that it had; those that could not get them keep what they have.
+    /// Gives every datapath that was changed the engines again that it had; those that could not get them are drained.
     async fn undo(&mut self) -> Vec<FailedDatapath> {
         let mut left = std::mem::take(&mut self.changed);
         let (mut failures, mut overloaded) = (Vec::new(), BTreeSet::new());
@@ -289,22 +295,36 @@ impl<'a> TableTransition<'a> {
                 let window = ready.by_ref().take(WINDOW).collect();
                 failed.extend(self.apply_window(window, &mut overloaded).await);
             }
-            for FailedDatapath { connection, error } in &failed {
-                left.remove(connection);
-                tracing::error!(connection, %error, "a change was not undone on a connection");
+            for failed in &failed {
+                left.remove(&failed.connection);
+                self.give_up(failed);
             }
             failures.extend(failed);
             // Whatever is left has ended, comes still, or has changed by itself.
             self.changed.clear();
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        tracing::error!(datapaths = left.len(), "a change could not be undone everywhere");
         let late = |connection| FailedDatapath {
             connection,
             error: ChangeError::Overloaded,
         };
-        failures.extend(left.into_keys().map(late));
+        let late: Vec<_> = left.into_keys().map(late).collect();
+        late.iter().for_each(|failed| self.give_up(failed));
+        failures.extend(late);
         failures
+    }
+
+    /// Lets a connection end that has what the node's table does not give it: for as long as it is open, no change fits it.
+    fn give_up(&self, FailedDatapath { connection, error }: &FailedDatapath) {
+        let reason = error.reason_there();
+        tracing::error!(
+            connection,
+            reason,
+            "a change was not undone on a connection: it is drained"
+        );
+        if let Some(open) = self.changes.connections.find(*connection) {
+            open.drain();
+        }
     }
 
     /// What has to happen to those of the changed datapaths that do not have again what they had.

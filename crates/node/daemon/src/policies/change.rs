@@ -212,12 +212,13 @@ pub enum ChangeError {
     },
     /// It failed, and datapaths that had been changed before could not be changed back.
     #[error(
-        "{cause}, but for what could not be changed back, and keeps what the change brought until the next change: {}",
+        "{cause}. It could not be changed back on: {}. These connections take no new call and end with their last one: their apps \
+         connect anew",
         connections.join("; ")
     )]
     NotUndone {
         /// Why the change failed.
-        cause: Box<ChangeError>,
+        cause: String,
         /// The connections, each with the reason; of many, the first ones and how many more.
         connections: Vec<String>,
     },
@@ -230,6 +231,26 @@ pub enum ChangeError {
     /// The node is ending or is being replaced.
     #[error("the service is ending or is being replaced: nothing has changed")]
     Ending,
+}
+
+impl ChangeError {
+    /// What went wrong, without what became of the change.
+    pub(crate) fn reason(&self) -> String {
+        let text = self.to_string();
+        let outcome = |text: &str| text.strip_suffix("nothing has changed").map(str::to_owned);
+        match outcome(&text) {
+            Some(reason) => reason.trim_end_matches([' ', ';', ':']).to_owned(),
+            None => text,
+        }
+    }
+
+    /// Likewise, of a change of one connection that is named beside it.
+    pub(crate) fn reason_there(&self) -> String {
+        match self {
+            ChangeError::Unfit { problem, .. } | ChangeError::Undone { problem, .. } => problem.clone(),
+            other => other.reason(),
+        }
+    }
 }
 
 fn listed(known: &[String]) -> String {

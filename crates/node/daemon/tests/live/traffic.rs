@@ -143,7 +143,8 @@ impl Sender {
                     let tokens = &batch.items[..usize::from(batch.count)];
                     self.free.extend(tokens.iter().map(|token| token - 1));
                 }
-                completion_kind::ACCEPTED => {}
+                // The calls of a connection that ends say so themselves.
+                completion_kind::ACCEPTED | completion_kind::GOING_AWAY | completion_kind::CLOSED => {}
                 other => panic!("a completion of kind {other} during traffic"),
             }
         }
