@@ -279,16 +279,17 @@ fn run(config: Config, sources: Sources, predecessor: Option<Predecessor>) -> Re
     })
 }
 
-/// How long after it has taken over a process may be told to stop twice where it was told once: by a service manager, which tells all
-/// processes of a service, and by the process before, which passes on what it was told.
+/// How long after it has taken over a process may be told to stop, and be told so twice where it was meant once: by a service manager,
+/// which tells all processes of a service, and by the process before, which passes on what it was told.
 const TOLD_TWICE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Does as it is told until the node has ended, at whoever's request.
-async fn until_ended(signals: &mut Signals, node: &Node, mut took_over_at: Option<Instant>) -> NodeEnd {
+async fn until_ended(signals: &mut Signals, node: &Node, took_over_at: Option<Instant>) -> NodeEnd {
     tokio::select! {
         () = signals.until_told_to_stop(node) => {}
         end = node.ended() => return end,
     }
+    let mut may_be_told_twice = took_over_at.is_some_and(|at| at.elapsed() < TOLD_TWICE_WITHIN);
     tracing::info!("told to stop: letting calls in flight finish");
     notify::stopping();
     node.shut_down(Shutdown::Drain);
@@ -297,8 +298,7 @@ async fn until_ended(signals: &mut Signals, node: &Node, mut took_over_at: Optio
             end = node.ended() => return end,
             () = signals.until_told_to_stop(node) => {}
         }
-        let took_over_at = took_over_at.take();
-        if took_over_at.is_some_and(|at| at.elapsed() < TOLD_TWICE_WITHIN) {
+        if std::mem::take(&mut may_be_told_twice) {
             tracing::info!(
                 "told to stop a second time, perhaps by the process before: calls in flight still finish"
             );
