@@ -166,23 +166,14 @@ impl Node {
             .name("control".to_owned())
             .stack_size(thread_pool::STACK_BYTES)
             .spawn(move || {
-                let told = asked.clone();
                 let asked = Asked {
                     shutdown: asked,
                     orders: ordered,
                     upgrades: upgrades_asked,
                     own_upgrades,
-                    unheard_reloads: Arc::clone(&unheard),
+                    unheard_reloads: unheard,
                 };
-                let end = run(parts, origin, asked, started);
-                if let NodeEnd::Replaced { process } = end {
-                    if *told.borrow() != Shutdown::Running {
-                        hot_restart::pass_on(process, PassedOn::Shutdown);
-                    } else if unheard.load(Ordering::Relaxed) > 0 {
-                        hot_restart::pass_on(process, PassedOn::Reload);
-                    }
-                }
-                ending.send_replace(Some(end));
+                ending.send_replace(Some(run(parts, origin, asked, started)));
             })
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
@@ -238,7 +229,7 @@ impl Node {
     }
 
     /// Asks it to read the configuration again; what comes of it is in the log. If another process takes over meanwhile, that one is
-    /// asked, by SIGHUP.
+    /// asked, by SIGHUP, when this one is joined.
     pub fn ask_to_reload(&self) {
         self.unheard_reloads.fetch_add(1, Ordering::Relaxed);
         let ordered = self.orders.try_send(Order::UnheardReload);
@@ -291,9 +282,21 @@ impl Node {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended. If another process has taken over, that one is told what this one was told and has not done.
     pub fn join(mut self) {
         self.wait();
+        let end = *self.ended.borrow();
+        if let (Some(NodeEnd::Replaced { process }), Some(told)) = (end, self.told_last()) {
+            hot_restart::pass_on(process, told);
+        }
+    }
+
+    /// What it was told, and has not done if another process has taken over. It is asked for once nobody can tell it anything any more.
+    pub(crate) fn told_last(&self) -> Option<PassedOn> {
+        if *self.shutdown.borrow() != Shutdown::Running {
+            return Some(PassedOn::Shutdown);
+        }
+        (self.unheard_reloads.load(Ordering::Relaxed) > 0).then_some(PassedOn::Reload)
     }
 
     fn wait(&mut self) {
@@ -413,7 +416,10 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
     enforcement::enforce(&plane);
     let _ = started.send(Ok(plane.peers.addresses.clone()));
     match until_told_to_end(&plane, &mut asked.upgrades, &mut asked.shutdown).await {
-        ServiceEnd::Replaced(end) => end,
+        ServiceEnd::Replaced(end) => {
+            upgrade::refuse_orders(&mut asked.upgrades);
+            end
+        }
         ServiceEnd::Told(how) => {
             upgrade::refuse_orders(&mut asked.upgrades);
             stop(&plane, tasks, how, &mut asked.shutdown).await;

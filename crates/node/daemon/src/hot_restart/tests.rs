@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use super::channel::{Body, Channel, Commit, State};
 use super::fuzzing::{config, control_descriptor, greet, seed_node, send_part};
 use super::state::{App, Node as NodeState, PendingRequest};
-use super::{Predecessor, UpgradeError, UpgradeReport, UpgradeRequest};
+use super::{PassedOn, Predecessor, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::config::Sources;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Position, Registry};
 use crate::reload::ReloadError;
@@ -401,6 +401,24 @@ fn a_change_that_waits_while_the_node_is_replaced_is_refused() {
         let changed = changing.join().unwrap();
         assert!(matches!(changed, Err(ChangeError::Replaced)), "{changed:?}");
     });
+}
+
+#[test]
+fn what_a_node_is_told_once_it_was_replaced_is_not_forgotten() {
+    for (told, by) in [
+        (None, (|_| ()) as fn(&Node)),
+        (Some(PassedOn::Reload), Node::ask_to_reload),
+        (Some(PassedOn::Shutdown), |node| node.shut_down(Shutdown::Drain)),
+    ] {
+        let replaced = ReplacedNode::new();
+        let outcome = replaced.begin();
+        replaced.let_it_take_over(outcome);
+        while !replaced.node.has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        by(&replaced.node);
+        assert_eq!(replaced.node.told_last(), told);
+    }
 }
 
 #[test]

@@ -68,12 +68,11 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
             })?;
         }
         tokio::select! {
-            _ = terminate.recv() => {}
+            _ = terminate.recv() => node.shut_down(Shutdown::Drain),
             _ = node.ended() => {}
         }
         Ok::<_, WorkerError>(())
     })?;
-    node.shut_down(Shutdown::Drain);
     node.join();
     Ok(())
 }
