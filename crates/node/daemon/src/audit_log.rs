@@ -14,6 +14,8 @@ use serde::Serialize;
 
 /// Records that wait for the writer, at most.
 const QUEUE_MAX: usize = 8192;
+/// Bytes of them, at most, about: a record of a change may have a megabyte.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Texts of records are cut after so many bytes.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Records that are written at once, at most.
@@ -45,6 +47,7 @@ pub enum AuditLogError {
 /// log says how much that was.
 pub struct AuditLog {
     inner: Arc<Inner>,
+    has_file: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,6 +76,7 @@ enum Sleep {
 struct Queue {
     entries: SegQueue<Entry>,
     count: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 /// What found no room.
@@ -84,6 +88,12 @@ impl Queue {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Full);
         }
+        let bytes = entry.bytes();
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Full);
+        }
         self.entries.push(entry);
         Ok(())
     }
@@ -91,6 +101,7 @@ impl Queue {
     fn pop(&self) -> Option<Entry> {
         let entry = self.entries.pop()?;
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(entry.bytes(), Ordering::Relaxed);
         Some(entry)
     }
 
@@ -107,6 +118,24 @@ impl Queue {
 enum Entry {
     Policy { at: Nanos, event: AuditEvent },
     Line(String),
+}
+
+impl Entry {
+    /// Bytes of its texts.
+    fn bytes(&self) -> usize {
+        match self {
+            Entry::Line(line) => line.len(),
+            Entry::Policy { event, .. } => [
+                event.policy.len(),
+                event.app.len(),
+                event.method.len(),
+                event.peer.len(),
+                event.reason.len(),
+            ]
+            .iter()
+            .sum(),
+        }
+    }
 }
 
 enum Target {
@@ -160,6 +189,7 @@ impl AuditLog {
             .map_err(AuditLogError::Thread)?;
         Ok(AuditLog {
             inner,
+            has_file: !path.is_empty(),
             thread: Some(thread),
         })
     }
@@ -179,6 +209,11 @@ impl AuditLog {
     pub fn counts(&self) -> (u64, u64) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.inner.written), read(&self.inner.dropped))
+    }
+
+    /// Whether records go to a file of their own, and not to the log, whose lines are not to be as long.
+    pub(crate) fn has_file(&self) -> bool {
+        self.has_file
     }
 
     /// Why the file did not take the last records; none if it did.
@@ -401,6 +436,22 @@ mod tests {
         assert_eq!(told, inner.dropped.load(Ordering::Relaxed));
         let written = lines.iter().filter(|line| line["event"] == "policy").count() as u64;
         assert_eq!(written + told, offered);
+    }
+
+    #[test]
+    fn records_that_wait_are_bounded_by_their_bytes_too() {
+        let queue = Queue::default();
+        let long = || Entry::Line("x".repeat(QUEUE_BYTES_MAX / 4));
+        for _ in 0..4 {
+            assert!(queue.push(long()).is_ok());
+        }
+        let short = || Entry::Policy {
+            at: 0,
+            event: event(1),
+        };
+        assert!(queue.push(short()).is_err() && queue.len() == 4);
+        queue.pop();
+        assert!(queue.push(short()).is_ok() && queue.push(long()).is_err());
     }
 
     #[test]

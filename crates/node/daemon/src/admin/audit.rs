@@ -30,11 +30,25 @@ impl RecordBounds {
         arguments_bytes: 256 << 10,
     };
     /// Of a change by one who may make it: what was done can be read, whatever policy it is.
-    pub(crate) const PERMITTED: RecordBounds = RecordBounds {
+    const PERMITTED: RecordBounds = RecordBounds {
         text_bytes: 64 << 10,
         entries: 1024,
         arguments_bytes: 1 << 20,
     };
+    /// Likewise, where records are lines of the log: journald cuts those of more than 48 KiB in pieces.
+    const PERMITTED_IN_LOG: RecordBounds = RecordBounds {
+        text_bytes: 8 << 10,
+        ..RecordBounds::PERMITTED
+    };
+
+    /// Of a change by one who may make it.
+    pub(crate) fn permitted(log: &AuditLog) -> RecordBounds {
+        if log.has_file() {
+            RecordBounds::PERMITTED
+        } else {
+            RecordBounds::PERMITTED_IN_LOG
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -103,12 +117,41 @@ pub(crate) fn arguments(request: &impl Serialize, bounds: RecordBounds) -> Value
     let mut json = vec![0; bounds.arguments_bytes];
     let mut room = &mut json[..];
     if serde_json::to_writer(&mut room, request).is_err() {
-        return Value::String(format!("more than {} bytes", bounds.arguments_bytes));
+        let mut first = first_fields(&json, bounds);
+        let rest = format!("more than {} bytes", bounds.arguments_bytes);
+        first.insert("…".to_owned(), Value::String(rest));
+        return Value::Object(first);
     }
     let written = bounds.arguments_bytes - room.len();
     match serde_json::from_slice(&json[..written]) {
         Ok(value) => shown(value, bounds).unwrap_or_else(|| Value::Object(Map::new())),
         Err(error) => Value::String(format!("not shown: {error}")),
+    }
+}
+
+/// What is in front in arguments that are cut: the fields before the one that is too long, as the name of a policy is before its
+/// configuration.
+fn first_fields(json: &[u8], bounds: RecordBounds) -> Map<String, Value> {
+    let (mut open, mut is_text, mut is_escaped) = (Vec::new(), false, false);
+    // Where the last field ends that is whole and in no list, and what is open there.
+    let mut whole = (0, 0);
+    for (at, byte) in json.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b'{' | b'[' => open.push(*byte),
+            b'}' | b']' => drop(open.pop()),
+            b',' if !open.contains(&b'[') => whole = (at, open.len()),
+            _ => {}
+        }
+    }
+    let mut first = json[..whole.0].to_vec();
+    first.extend(std::iter::repeat_n(b'}', whole.1));
+    match serde_json::from_slice(&first).map(|value| shown(value, bounds)) {
+        Ok(Some(Value::Object(fields))) => fields,
+        _ => Map::new(),
     }
 }
 
@@ -195,6 +238,23 @@ mod tests {
             serde_json::json!(names)
         );
         assert_ne!(arguments(&set)["config"], config);
+    }
+
+    #[test]
+    fn of_arguments_that_are_too_long_the_first_are_recorded() {
+        let attach = provost_admin::v1::AttachPolicyRequest {
+            policy: Some(provost_admin::v1::Policy {
+                name: "a \\ \"name\", {".into(),
+                kind: "access".into(),
+                config: "x".repeat(RecordBounds::PERMITTED.arguments_bytes),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let shown = super::arguments(&attach, RecordBounds::PERMITTED);
+        let policy = serde_json::json!({"name": "a \\ \"name\", {", "kind": "access"});
+        assert_eq!(shown["policy"], policy, "{shown}");
+        assert_eq!(shown["…"], "more than 1048576 bytes");
     }
 
     #[test]

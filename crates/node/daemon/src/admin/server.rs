@@ -167,7 +167,7 @@ impl Server {
         F: Future<Output = Result<T, Status>> + 'static,
     {
         let caller = self.admit(method, &request)?;
-        let bounds = RecordBounds::PERMITTED;
+        let bounds = RecordBounds::permitted(&self.roles.log);
         let mut record = self.record(method, caller, request.get_ref(), bounds);
         let request = request.into_inner();
         let log = Arc::clone(&self.roles.log);
