@@ -67,9 +67,14 @@ pub enum ReloadError {
 pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let _turn = plane.config.turn().await;
     let outcome = take_up(plane).await;
-    let mut state = plane.config.state();
-    state.read_at = SystemTime::now();
-    state.error = outcome.as_ref().err().map(ToString::to_string);
+    if !matches!(
+        outcome,
+        Err(ReloadError::Policy(ChangeError::Replaced | ChangeError::Ending))
+    ) {
+        let mut state = plane.config.state();
+        state.read_at = SystemTime::now();
+        state.error = outcome.as_ref().err().map(ToString::to_string);
+    }
     match &outcome {
         Ok(reloaded) => {
             tracing::info!(
@@ -82,6 +87,9 @@ pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError
         }
         Err(ReloadError::Policy(ChangeError::Replaced)) => {
             tracing::info!("another process has taken over: the configuration is for that one to read");
+        }
+        Err(ReloadError::Policy(ChangeError::Ending)) => {
+            tracing::info!("the service is ending: the configuration is not read again");
         }
         Err(error) => tracing::error!(%error, "the configuration was refused: the last good one stays"),
     }
@@ -115,8 +123,8 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
 }
 
 async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
-    // A process that gets ready to take over reads the same files, and opens listeners that are new in them.
-    drop(plane.policies.hold().await?);
+    // A process that gets ready to take over reads the same files, and opens listeners that are new in them: not meanwhile.
+    let turn = plane.policies.hold().await?;
     check_not_draining(plane)?;
     let new = read_whole(plane, LibraryCheck::Load).await?;
     check_not_draining(plane)?;
@@ -132,7 +140,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     plane.policies.maker.set_configured(&attachments);
     let policies = plane
         .changes
-        .carry_out(change, Mode::Apply)
+        .carry_out_held(&turn, change, Mode::Apply)
         .await
         .inspect_err(|_| {
             let configured = plane.policies.configured();
@@ -147,6 +155,8 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
     plane.peers.grpc.put(certificates);
+    // The new listeners serve before anything else comes in between; clients of others may take their time to go.
+    drop(turn);
     if check_not_draining(plane).is_ok() {
         plane.grpc.change_listeners(listeners).await;
     }

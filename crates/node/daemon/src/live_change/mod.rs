@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_engine::DatapathContext;
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, oneshot};
 use tracing::Instrument;
 
 use crate::connections::ConnectionRegistry;
@@ -182,7 +182,17 @@ impl LiveChanges {
         change: Change,
         mode: Mode,
     ) -> Result<Report, ChangeError> {
-        let _turn = self.policies.hold().await?;
+        let turn = self.policies.hold().await?;
+        self.carry_out_held(&turn, change, mode).await
+    }
+
+    /// Likewise, for one who holds the turn of changes already.
+    pub(crate) async fn carry_out_held(
+        self: &Rc<Self>,
+        _turn: &SemaphorePermit<'_>,
+        change: Change,
+        mode: Mode,
+    ) -> Result<Report, ChangeError> {
         self.settle();
         let id = self.next_id.replace(self.next_id.get() + 1);
         let span = tracing::info_span!("change", change = id);
