@@ -266,6 +266,12 @@ fn a_request_of_the_process_before_counts_by_what_it_keeps() {
         ..state
     };
     let _node = go_on_with(app, descriptors);
+    let is_called = wait_for(
+        &nobody,
+        Interest::Readable,
+        Wait::AtMost(WAIT_MAX.as_nanos() as u64),
+    );
+    assert!(is_called.unwrap(), "the connection is not begun");
     let reached = nobody.accept().unwrap();
     let mut answered = Vec::new();
     let mut note = |reply: Option<Reply>| {
