@@ -360,6 +360,9 @@ impl Signals {
                 _ = self.terminate.recv() => pass_on(process, PassedOn::Shutdown),
                 _ = self.interrupt.recv() => pass_on(process, PassedOn::Shutdown),
                 _ = self.hang_up.recv() => pass_on(process, PassedOn::Reload),
+                _ = self.replace.recv() => {
+                    tracing::warn!("told to be replaced, and another process has just taken over: that one stays");
+                }
                 () = &mut known => return,
             }
         }
