@@ -13,6 +13,7 @@ use std::time::Duration;
 use provost::blocking::block_on;
 use provost::codegen::{Methods, Service, ServiceDescriptor, Stream};
 use provost::{App, Code, Received, Request, Response, Server, ServerBuilder, Status, StreamSender};
+use support::fake::Stats;
 use support::{NOTES, Note, Notes, NotesClient, World, eventually};
 
 /// Handlers that never answer. One of the text `panic` panics when it is dropped.
@@ -127,6 +128,86 @@ fn a_server_that_is_told_to_stop_while_it_binds_stops() {
     );
     stats.is_deaf.store(false, Ordering::SeqCst);
     assert!(block_on(NotesClient::connect(&app)).is_err());
+}
+
+/// Tells a server that offers the notes through this app to stop, while nothing is answered.
+fn stop_while_it_binds(server: &App, stats: &Stats) {
+    stats.is_deaf.store(true, Ordering::SeqCst);
+    let builder = Server::builder().app(server).add_service(Notes::default());
+    let ended = builder.serve_blocking_with_shutdown(std::future::ready(()));
+    stats.is_deaf.store(false, Ordering::SeqCst);
+    ended.unwrap();
+}
+
+#[test]
+fn what_is_bound_for_a_server_that_is_gone_by_then_is_taken_back() {
+    let mut world = World::empty();
+    let (server, app) = (world.app(), world.app());
+    // Its node knows the schema from then on, and binds at once.
+    world.serve_through(&server, Notes::default(), |builder| builder);
+    world.shut_down();
+    world.join().unwrap();
+    let stats = &world.service.stats;
+    let unbinds = || stats.unbinds.load(Ordering::SeqCst);
+    assert_eq!(unbinds(), 1);
+    stop_while_it_binds(&server, stats);
+    eventually("it is taken back", || unbinds() == 2);
+    assert!(block_on(NotesClient::connect(&app)).is_err());
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_while_it_binds_takes_nothing_from_another_one_of_its_app() {
+    let mut world = World::empty();
+    let server = world.app();
+    world.serve_through(&server, Notes::default(), |builder| builder);
+    stop_while_it_binds(&server, &world.service.stats);
+    // Through the same socket, behind what the second has said.
+    let client = block_on(NotesClient::connect(&server)).expect("the first serves on");
+    block_on(client.echo(Note::new(1, ""))).unwrap();
+}
+
+#[test]
+fn services_are_taken_back_also_by_who_waits_for_room_to_say_so() {
+    const REQUESTS: usize = 1_000;
+    for is_dropped in [true, false] {
+        let world = World::empty();
+        let (server, app) = (world.app(), world.app());
+        let builder = Server::builder().app(&server).add_service(Notes::default());
+        let (sender, mut stop) = provost::stream::<()>(1);
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_ending = ends.clone();
+        let thread = std::thread::spawn(move || {
+            let told = poll_fn(|context| {
+                let polled = Pin::new(&mut stop).poll_next(context);
+                polled.map(|_| is_ending.store(true, Ordering::SeqCst))
+            });
+            if is_dropped {
+                let (mut told, mut serving) = (pin!(told), pin!(builder.serve()));
+                block_on(poll_fn(|context| {
+                    assert!(serving.as_mut().poll(context).is_pending());
+                    told.as_mut().poll(context)
+                }));
+            } else {
+                block_on(builder.serve_with_shutdown(told)).unwrap();
+            }
+        });
+        drop(client_of(&app));
+        let is_deaf = &world.service.stats.is_deaf;
+        is_deaf.store(true, Ordering::SeqCst);
+        let connect = |_| Box::pin(NotesClient::connect(&server));
+        let mut connecting: Vec<_> = (0..REQUESTS).map(connect).collect();
+        for attempt in &mut connecting {
+            let polled = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+        }
+        drop(sender);
+        eventually("the server ends", || ends.load(Ordering::SeqCst));
+        is_deaf.store(false, Ordering::SeqCst);
+        thread.join().unwrap();
+        eventually("it is taken back", || {
+            block_on(NotesClient::connect(&app)).is_err()
+        });
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@ use prost::Message;
 use provost_shm::{AsFd, BorrowedFd, Interest, Memfd, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
 use provost_wire::control::{
-    AddSchema, PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request,
+    AddSchema, PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, Unbind, reply,
+    request,
 };
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
@@ -44,7 +45,14 @@ pub(crate) struct Control {
 struct Pending {
     reply: Option<Result<reply::Body, Status>>,
     waker: Option<Waker>,
+    /// The service that it has bound.
+    binds: Option<String>,
+    /// It was given up, and what it has bound is to be taken back.
+    is_forgotten: bool,
 }
+
+/// Requests to bind that were given up before they were answered, at most. What more of them bind stays bound.
+const FORGOTTEN_MAX: usize = 1024;
 
 /// Services that were taken back and that nobody has asked about, at most.
 const UNBOUND_MAX: usize = 1024;
@@ -88,10 +96,18 @@ impl Control {
         body: request::Body,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        self.pending().insert(id, Pending::default());
+        let binds = match &body {
+            request::Body::Bind(bind) => Some(bind.service.clone()),
+            _ => None,
+        };
+        let pending = Pending {
+            binds,
+            ..Pending::default()
+        };
+        self.pending().insert(id, pending);
         let request = Request { id, body: Some(body) };
         let sent = self.socket.send(&request.encode_to_vec(), descriptors);
-        sent.inspect_err(|_| drop(self.forget(id)))
+        sent.inspect_err(|_| drop(self.pending().remove(&id)))
     }
 
     /// Tells the service something to which no reply matters.
@@ -122,10 +138,32 @@ impl Control {
         Poll::Ready(reply)
     }
 
-    /// Gives a request up; its reply, if it has come.
+    /// Gives a request up; its reply, if it has come. What it binds is taken back, also when it is answered only later.
     pub(crate) fn forget(&self, id: u64) -> Option<Result<reply::Body, Status>> {
-        let entry = self.pending().remove(&id)?;
+        let mut pending = self.pending();
+        let may_bind = |entry: &Pending| entry.binds.is_some() && entry.reply.is_none();
+        if pending.get(&id).is_some_and(may_bind)
+            && pending.values().filter(|entry| entry.is_forgotten).count() < FORGOTTEN_MAX
+            && let Some(entry) = pending.get_mut(&id)
+        {
+            entry.is_forgotten = true;
+            let waker = entry.waker.take();
+            drop(pending);
+            drop(waker);
+            return None;
+        }
+        let entry = pending.remove(&id)?;
+        drop(pending);
+        self.take_back(entry.binds, entry.reply.as_ref());
         entry.reply
+    }
+
+    /// Has what was bound for a request that was given up bound no more.
+    fn take_back(&self, service: Option<String>, reply: Option<&Result<reply::Body, Status>>) {
+        if let (Some(service), Some(Ok(reply::Body::Done(_)))) = (service, reply) {
+            // A service that is gone has nothing bound.
+            let _ = self.say(request::Body::Unbind(Unbind { service }));
+        }
     }
 
     /// The next of these services that was taken back on the service's own account: why.
@@ -222,6 +260,13 @@ impl Control {
         let Some(entry) = pending.get_mut(&id) else {
             return Some(reply);
         };
+        if entry.is_forgotten {
+            let service = entry.binds.take();
+            pending.remove(&id);
+            drop(pending);
+            self.take_back(service, Some(&reply));
+            return None;
+        }
         entry.reply.get_or_insert(reply);
         let waker = entry.waker.take();
         drop(pending);

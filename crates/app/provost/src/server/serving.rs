@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +30,9 @@ const POLLS_MAX: usize = 64;
 /// How long the service may take to answer that services are taken back.
 const UNBIND_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How soon it is told of a further one that it had no room for.
+const UNBIND_PAUSE: Duration = Duration::from_millis(10);
+
 /// The server does not wait for its calls any more.
 const SERVER_STOPPED: LocalEnd = LocalEnd {
     code: Code::Unavailable,
@@ -50,7 +54,7 @@ pub(super) struct Serving {
     /// Where new calls are waited for: a place in the table of calls like any other.
     inbox: Waiter,
     services: Vec<Bound>,
-    /// How many of them the node may have bound for this server: the first ones.
+    /// How many of them the node has bound for this server, and was not told to take back: the first ones.
     offered: usize,
     tasks: Vec<Task>,
     /// Tasks without a call.
@@ -76,8 +80,20 @@ pub(super) struct Serving {
 struct Unbinding {
     /// Requests that were not answered yet.
     requests: Vec<u64>,
-    /// When they are waited for no more.
+    /// When they, and room for more, are waited for no more.
     late: Timer,
+    /// When the service may have room for a further request.
+    room: Timer,
+}
+
+impl Unbinding {
+    fn begin() -> Unbinding {
+        Unbinding {
+            requests: Vec::new(),
+            late: Timer::new(UNBIND_TIMEOUT),
+            room: Timer::new(Duration::ZERO),
+        }
+    }
 }
 
 /// A handler that may be running.
@@ -150,15 +166,9 @@ impl Serving {
                     },
                 })
             };
+            // Until it is answered, it may be another server of this app that has bound it. From that one it must not be taken.
+            request_with_schema(&serving.link, descriptor, id, bind).await?;
             serving.offered = index + 1;
-            let reply = request_with_schema(&serving.link, descriptor, id, bind).await;
-            if let Err(status) = reply {
-                // Another server of this app has bound it, from which it must not be taken.
-                if status.code() == Code::AlreadyExists {
-                    serving.offered = index;
-                }
-                return Err(status);
-            }
         }
         Ok(serving)
     }
@@ -171,10 +181,7 @@ impl Serving {
         self.ready.register(context.waker());
         loop {
             if self.shutdown.is_none() && shutdown.as_mut().poll(context).is_ready() {
-                self.shutdown = Some(Unbinding {
-                    requests: self.unbind(),
-                    late: Timer::new(UNBIND_TIMEOUT),
-                });
+                self.shutdown = Some(Unbinding::begin());
             }
             self.note_taken_back();
             self.poll_drained(context);
@@ -215,10 +222,8 @@ impl Serving {
             self.unbound += 1;
             if self.unbound >= services.len() && self.shutdown.is_none() {
                 self.refusal = Some(reason);
-                self.shutdown = Some(Unbinding {
-                    requests: Vec::new(),
-                    late: Timer::new(UNBIND_TIMEOUT),
-                });
+                self.offered = 0;
+                self.shutdown = Some(Unbinding::begin());
             }
         }
         self.unbound > known
@@ -229,20 +234,34 @@ impl Serving {
         let Some(unbinding) = &mut self.shutdown else {
             return false;
         };
-        if unbinding.requests.is_empty() {
+        if self.offered == 0 && unbinding.requests.is_empty() {
             return true;
         }
         let control = &self.link.control;
+        while self.offered > 0 && unbinding.room.poll(context).is_ready() {
+            let id = control.new_id();
+            let sent = control.send(id, unbind(&self.services[self.offered - 1]), &[]);
+            match sent.map_err(|error| error.kind()) {
+                Err(ErrorKind::WouldBlock) => unbinding.room = Timer::new(UNBIND_PAUSE),
+                // A service that is gone has nothing bound.
+                Err(_) => self.offered -= 1,
+                Ok(()) => {
+                    unbinding.requests.push(id);
+                    self.offered -= 1;
+                }
+            }
+        }
         unbinding
             .requests
             .retain(|id| control.poll_reply(*id, context).is_pending());
-        if unbinding.late.poll(context).is_ready() {
+        let is_late = unbinding.late.poll(context).is_ready();
+        if is_late {
             unbinding
                 .requests
                 .drain(..)
                 .for_each(|id| drop(control.forget(id)));
         }
-        let is_unbound = unbinding.requests.is_empty();
+        let is_unbound = unbinding.requests.is_empty() && (self.offered == 0 || is_late);
         if is_unbound {
             self.link.look_in();
         }
@@ -393,32 +412,23 @@ impl Serving {
         }
         self.idle_tasks.push(index);
     }
+}
 
-    /// Takes all services back that the node may have bound; the ids of the requests.
-    fn unbind(&self) -> Vec<u64> {
-        let mut requests = Vec::new();
-        for bound in &self.services[..self.offered] {
-            let unbind = request::Body::Unbind(Unbind {
-                service: bound.descriptor.name.to_owned(),
-            });
-            let id = self.link.control.new_id();
-            // A service that is gone has nothing bound.
-            if self.link.control.send(id, unbind, &[]).is_ok() {
-                requests.push(id);
-            }
-        }
-        requests
-    }
+fn unbind(bound: &Bound) -> request::Body {
+    let service = bound.descriptor.name.to_owned();
+    request::Body::Unbind(Unbind { service })
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let requests = match &mut self.shutdown {
-            Some(unbinding) => std::mem::take(&mut unbinding.requests),
-            None => self.unbind(),
-        };
-        for id in requests {
-            self.link.control.forget(id);
+        for bound in &self.services[..self.offered] {
+            // A service that is gone has nothing bound, and one that reads nothing is waited for once.
+            if self.link.control.say(unbind(bound)).is_err() {
+                break;
+            }
+        }
+        for id in self.shutdown.iter().flat_map(|unbinding| &unbinding.requests) {
+            self.link.control.forget(*id);
         }
         for place in self.tasks.iter_mut().filter_map(|task| task.place.as_mut()) {
             drop_handler(&mut **place);

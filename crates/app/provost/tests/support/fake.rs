@@ -49,6 +49,8 @@ pub struct Stats {
     pub is_stuck: AtomicBool,
     /// Schemas that were brought.
     pub schemas: AtomicUsize,
+    /// Requests to take a service back.
+    pub unbinds: AtomicUsize,
     /// How many calls the last server wants to have at a time.
     pub calls_in_flight_max: AtomicUsize,
     /// Connections that were made.
@@ -216,6 +218,7 @@ impl Node {
                 reply::Body::Done(control::Done {})
             }
             request::Body::Unbind(unbind) => {
+                self.stats.unbinds.fetch_add(1, Ordering::SeqCst);
                 self.apps[index]
                     .as_mut()
                     .unwrap()
