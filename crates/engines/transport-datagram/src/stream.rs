@@ -235,7 +235,8 @@ pub(crate) struct ResumableStream {
     returned: Vec<MsgBuf>,
     /// A server's: requests to answer, the oldest first.
     held: VecDeque<HeldRequest>,
-    /// A server's: the sessions that were asked for and are not known to be over, the last one last.
+    /// A server's: the sessions that were asked for, the last one last. They go when they are over, except the one in which the stream was: that
+    /// stays until the client takes the stream up in another.
     asked_for: Vec<SessionId>,
     /// A server's: that of its predecessor, until it has one of its own.
     inherited: Option<Inherited>,

@@ -48,9 +48,12 @@ impl ResumableStream {
 
     /// A server's session that its client may believe in.
     pub(super) fn last_session(&self) -> Option<Inherited> {
-        let own = self.asked_for.last().map(|session| Inherited {
-            session: *session,
-            proof: self.endpoint.loss_proof(*session),
+        // What was asked for since may be a repeated packet's, of which the client knows nothing.
+        let current = self.session().filter(|session| self.asked_for.contains(session));
+        let last = current.or_else(|| self.asked_for.last().copied());
+        let own = last.map(|session| Inherited {
+            session,
+            proof: self.endpoint.loss_proof(session),
         });
         own.or(self.inherited)
     }
