@@ -8,7 +8,10 @@ use std::task::Waker;
 /// Wakes a task. A waker is an executor's code: a panic of it ends here, so that others are woken all the same, and the thread goes on
 /// that serves all links.
 pub fn wake(waker: Waker) {
-    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // To drop it would be to run more of that code.
+        std::mem::forget(payload);
+    }
 }
 
 /// The wakers of futures that wait for the same thing: one for each future, with however many it is polled.
@@ -89,6 +92,27 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    struct PanicsWithWhatPanics;
+
+    impl Drop for PanicsWithWhatPanics {
+        fn drop(&mut self) {
+            panic!("as the test wants it");
+        }
+    }
+
+    impl Wake for PanicsWithWhatPanics {
+        fn wake(self: Arc<Self>) {
+            // Its last owner must not be this frame, which unwinds.
+            std::mem::forget(self);
+            std::panic::panic_any(PanicsWithWhatPanics);
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_with_what_panics_as_it_is_dropped_does_no_harm() {
+        wake(Waker::from(Arc::new(PanicsWithWhatPanics)));
     }
 
     #[test]
