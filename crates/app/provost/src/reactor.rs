@@ -18,6 +18,9 @@ const WOKEN: u64 = 0;
 const DOORBELLS: u64 = 1;
 const SOCKETS: u64 = 2;
 
+/// How long after an attempt to start the thread has failed those who wait for a time make no further one.
+const START_PAUSE_NS: u64 = 10_000_000;
+
 /// See the module's documentation. Others reach it by its shared parts.
 pub(crate) struct Reactor {
     woken: Ringer,
@@ -34,6 +37,9 @@ pub(crate) struct Reactor {
 
 static REACTOR: OnceLock<Arc<Reactor>> = OnceLock::new();
 
+/// When the thread could not be started the last time, in nanoseconds of CLOCK_MONOTONIC; 0 for never.
+static FAILED_NS: AtomicU64 = AtomicU64::new(0);
+
 impl Reactor {
     /// The reactor; its thread is started when it is first asked for.
     pub(crate) fn get() -> io::Result<&'static Reactor> {
@@ -45,6 +51,19 @@ impl Reactor {
         if let Some(reactor) = REACTOR.get() {
             return Ok(&**reactor);
         }
+        Reactor::start().inspect_err(|_| FAILED_NS.store(now_ns(), Ordering::Relaxed))
+    }
+
+    /// The reactor, unless the attempt to start it has failed just now.
+    fn get_now_and_then() -> Option<&'static Reactor> {
+        let failed_ns = FAILED_NS.load(Ordering::Relaxed);
+        if failed_ns != 0 && now_ns().saturating_sub(failed_ns) < START_PAUSE_NS {
+            return REACTOR.get().map(|reactor| &**reactor);
+        }
+        Reactor::get().ok()
+    }
+
+    fn start() -> io::Result<&'static Reactor> {
         let (ringer, doorbell) = Doorbell::create()?;
         let (doorbells, sockets, poller) = (Poller::create()?, Poller::create()?, Poller::create()?);
         poller.add(doorbell.as_fd(), WOKEN, Interest::Readable)?;
@@ -197,7 +216,8 @@ impl Timer {
             return Poll::Ready(());
         }
         // Nothing may be attached yet. Without a thread to wait for it, the time is polled for.
-        let Ok(reactor) = Reactor::get() else {
+        let Some(reactor) = Reactor::get_now_and_then() else {
+            std::thread::yield_now();
             context.waker().wake_by_ref();
             return Poll::Pending;
         };
