@@ -65,8 +65,9 @@ use wait::Waiting;
 /// drains already.
 const DRAIN_REST_TURNS: u32 = RING_SLOTS_MAX;
 
-/// How soon a request is sent again that the service had no room for.
+/// How soon a request is sent again that the service had no room for: at first, and at the longest.
 const REQUEST_PAUSE: Duration = Duration::from_millis(2);
+const REQUEST_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// What ends calls when their attachment ends.
 const SERVICE_GONE: LocalEnd = LocalEnd {
@@ -338,13 +339,15 @@ impl Link {
         timeout: Duration,
     ) -> Result<reply::Body, Status> {
         let until_ns = provost_shm::now_ns().saturating_add(timeout.as_nanos() as u64);
+        let mut pause = REQUEST_PAUSE;
         let mut sent = self.control.send(id, body.clone(), descriptors);
         while sent
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             && provost_shm::now_ns() < until_ns
         {
-            Timer::new(REQUEST_PAUSE).wait().await;
+            Timer::new(pause).wait().await;
+            pause = (pause * 2).min(REQUEST_PAUSE_MAX);
             sent = self.control.send(id, body.clone(), descriptors);
         }
         sent.map_err(|error| {
