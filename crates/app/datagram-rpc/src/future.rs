@@ -107,10 +107,14 @@ impl<A: Address, S> crate::Context<'_, A, S> {
     fn connect_for(&mut self, sender: Sender<Result<SessionId, RpcError>>, to: A) {
         match self.connect(to) {
             Ok(session) => {
-                let tell: OnConnected<A, S> = Box::new(move |_, _, result| sender.send(result));
+                let tell: OnConnected<A, S> = Box::new(move |_, _, result| {
+                    sender.send(result);
+                });
                 self.tables.connecting.insert(session, tell);
             }
-            Err(error) => sender.send(Err(error)),
+            Err(error) => {
+                sender.send(Err(error));
+            }
         }
     }
 

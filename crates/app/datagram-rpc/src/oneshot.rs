@@ -43,10 +43,17 @@ impl<T> Sender<T> {
         }
     }
 
-    pub(crate) fn send(self, value: T) {
-        if matches!(*lock(&self.shared), State::Waiting(_)) {
-            replace(&self.shared, State::There(value));
-        }
+    /// Returns whether somebody waits for it. The value is dropped if not.
+    pub(crate) fn send(self, value: T) -> bool {
+        let mut state = lock(&self.shared);
+        let State::Waiting(waker) = &mut *state else {
+            return false;
+        };
+        let waker = waker.take();
+        *state = State::There(value);
+        drop(state);
+        waker.into_iter().for_each(wake);
+        true
     }
 }
 
@@ -57,6 +64,14 @@ impl<T> Drop for Sender<T> {
         if is_last && matches!(*lock(&self.shared), State::Waiting(_)) {
             replace(&self.shared, State::Over);
         }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *lock(&self.shared), State::Over);
+        // Dropped without the lock: it may be a value that does much then.
+        drop(before);
     }
 }
 
@@ -89,4 +104,22 @@ fn replace<T>(shared: &Mutex<State<T>>, with: State<T>) {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_learns_whether_somebody_waits() {
+        let (sender, receiver) = oneshot();
+        drop(receiver);
+        assert!(!sender.send(()));
+        let value = Arc::new(());
+        let (sender, receiver) = oneshot();
+        assert!(sender.send(value.clone()));
+        assert_eq!(Arc::strong_count(&value), 2);
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
 }

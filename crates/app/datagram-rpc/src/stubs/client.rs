@@ -37,8 +37,8 @@ const WAITING_MAX: usize = 1024;
 const IDLE_CELLS_MAX: usize = 256;
 
 type Loop<'c, A> = Context<'c, A, Stubs<A>>;
-/// Is told whether a channel has its session.
-type Opened = Box<dyn FnOnce(Result<(), Status>) + Send>;
+/// Is told whether a channel has its session, and says whether anybody has the channel.
+type Opened = Box<dyn FnOnce(Result<(), Status>) -> bool + Send>;
 type Result1<T> = Result<T, Status>;
 
 /// A channel, in the event loop.
@@ -228,16 +228,21 @@ impl<A: Address + Send + Sync + 'static> Drop for LinkedChannel<A> {
     fn drop(&mut self) {
         let number = self.number;
         // If the event loop takes nothing now, the session stays until it ends.
-        let _ = self.remote.run(move |stubs, context| {
-            if let Some(channel) = stubs.channels.remove(&number)
-                && let Way::Up { session, .. } = channel.way
-            {
-                if channel.streams.is_listening() {
-                    listen_no_more(context, session);
-                }
-                context.disconnect(session);
-            }
-        });
+        let _ = self
+            .remote
+            .run(move |stubs, context| close(stubs, context, number));
+    }
+}
+
+/// Ends a channel that nobody has any more, and its session.
+fn close<A: Address + Send + Sync + 'static>(stubs: &mut Stubs<A>, context: &mut Loop<'_, A>, number: u64) {
+    if let Some(channel) = stubs.channels.remove(&number)
+        && let Way::Up { session, .. } = channel.way
+    {
+        if channel.streams.is_listening() {
+            listen_no_more(context, session);
+        }
+        context.disconnect(session);
     }
 }
 
@@ -332,7 +337,8 @@ pub(super) fn open<A: Address + Send + Sync + 'static>(
     opened: Opened,
 ) {
     let Some(channel) = stubs.channels.get_mut(&number) else {
-        return opened(Err(gone()));
+        opened(Err(gone()));
+        return;
     };
     let to = channel.to;
     channel.way = Way::Opening {
@@ -380,7 +386,10 @@ fn bound<A: Address + Send + Sync + 'static>(
             let Way::Opening { waiting, opened } = before else {
                 return;
             };
-            opened.into_iter().for_each(|opened| opened(Ok(())));
+            if opened.is_some_and(|opened| !opened(Ok(()))) {
+                // Given up meanwhile. As it was dropped it may have found no room to say so.
+                return close(stubs, context, number);
+            }
             for waiting in waiting {
                 match waiting {
                     Waiting::Call(begun) => begin(stubs, context, begun),
@@ -458,7 +467,7 @@ fn reopen<A: Address + Send + Sync + 'static>(
     number: u64,
     first: Waiting<A>,
 ) {
-    open(stubs, context, number, Box::new(|_| {}));
+    open(stubs, context, number, Box::new(|_| true));
     let Some(channel) = stubs.channels.get_mut(&number) else {
         return first.end(gone());
     };

@@ -290,7 +290,6 @@ impl<A: Address + Send + Sync + 'static> RpcThread<A> {
         let asked = self.remote.run(move |stubs, context| {
             let number = stubs.channels_made;
             stubs.channels_made += 1;
-            // If nobody waits for it any more, it is dropped where it is told, and its session ends.
             let linked = LinkedChannel::new((service, codec.clone()), number, idle.clone(), reaching);
             let told: Sender<Result<LinkedChannel<A>, Status>> = sender;
             let opened = move |result: Result<(), Status>| told.send(result.map(|()| linked));
