@@ -7,8 +7,11 @@ use provost::health::{HealthCheckRequest, HealthClient, HealthReporter};
 use provost::{Channel, Code, Request};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the process may add to its memory: less than the stack of a thread.
-const MORE_BYTES: u64 = 512 << 10;
+/// What the process may add to its memory: less than the stack of a thread, which is of 2 MiB unless the environment says otherwise.
+fn more_bytes() -> u64 {
+    let stack = std::env::var("RUST_MIN_STACK").ok();
+    stack.and_then(|bytes| bytes.parse().ok()).unwrap_or(2 << 20) / 4
+}
 
 /// Memory of the process that the limit counts, in bytes.
 fn bytes_used() -> u64 {
@@ -28,7 +31,7 @@ fn the_thread_is_started_when_there_is_room_again() {
         client.watch(request)
     };
     let before = getrlimit(Resource::As);
-    let current = Some(bytes_used() + MORE_BYTES);
+    let current = Some(bytes_used() + more_bytes());
     setrlimit(Resource::As, Rlimit { current, ..before }).unwrap();
     let watched = block_on(watch());
     setrlimit(Resource::As, before).unwrap();
