@@ -458,6 +458,8 @@ pub(super) struct Ready {
     queue: Mutex<VecDeque<u32>>,
     queued: AtomicUsize,
     waker: Mutex<Option<Waker>>,
+    /// The waker was woken since it was registered.
+    is_woken: AtomicBool,
     /// Handlers that run elsewhere.
     spawned: AtomicUsize,
     /// No handler is to go on.
@@ -465,7 +467,9 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    /// For who looks at the tasks after that.
     fn register(&self, waker: &Waker) {
+        self.is_woken.store(false, Ordering::SeqCst);
         let mut registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if registered
             .as_ref()
@@ -508,7 +512,11 @@ impl Ready {
         self.wake();
     }
 
+    /// Has the server look at the tasks, if it is not about to anyway.
     fn wake(&self) {
+        if self.is_woken.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         // It stays registered. The clone is woken without the lock: an executor may poll, or drop, the server right there.
         let waker = registered.clone();
