@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::profile::{
     Component, ComponentFunction, FitSection, LatencyQuantiles, Observation, ObservedRange, Passage,
-    PiecewiseFunction, Profile, Protocol, ResidualQuantile,
+    PiecewiseFunction, Profile, Protocol, ResidualQuantile, ResidualScale,
 };
 use crate::regression::{LinearSystem, dot};
 
@@ -112,6 +112,7 @@ pub fn fit(profile: &Profile) -> Result<FitSection, FitError> {
     Ok(FitSection {
         repetitions: u32::try_from(repetitions.len()).unwrap_or(u32::MAX),
         functions,
+        residuals: ResidualScale::Proportional,
         remarks,
     })
 }

@@ -427,9 +427,23 @@ pub struct FitSection {
     pub repetitions: u32,
     /// One for each component, protocol, variant and passage that was observed.
     pub functions: Vec<ComponentFunction>,
+    /// Where the functions' residuals hold.
+    #[serde(default)]
+    pub residuals: ResidualScale,
     /// What the fit leaves to be known: rows that were left out, components with too few sizes.
     #[serde(default)]
     pub remarks: Vec<String>,
+}
+
+/// Where the residuals of a function hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResidualScale {
+    /// Everywhere the same: what was fitted before the profile said so.
+    #[default]
+    Everywhere,
+    /// In proportion to the function, as [`PiecewiseFunction::residual_quantiles`] has it.
+    Proportional,
 }
 
 /// What a component costs, as functions of size and rate.

@@ -7,6 +7,7 @@ use crate::acg::{curve_mean, quantile_curve};
 use crate::fit::{SampleRow, middle_quantiles, moderate, sample_rows, student_95};
 use crate::profile::{
     ComponentFunction, LatencyQuantiles, Observation, PiecewiseFunction, Profile, Protocol, RateBound,
+    ResidualScale,
 };
 use crate::random::SeededRandom;
 use crate::regression::{cholesky, dot};
@@ -47,6 +48,7 @@ impl Resampling {
 
 pub(super) fn drawn_component(
     function: &ComponentFunction,
+    residuals: ResidualScale,
     rows: &[&Observation],
     resampling: &Resampling,
     draws: usize,
@@ -54,9 +56,13 @@ pub(super) fn drawn_component(
 ) -> DrawnComponent {
     let latency_rows = sample_rows(&moderate(rows), |one| one.latency_us);
     let cpu_rows = sample_rows(rows, |one| one.cpu_us);
+    let mut drawn = |function, rows: &[SampleRow]| DrawnFunction {
+        residuals,
+        ..drawn_function(function, rows, resampling, draws, random)
+    };
     DrawnComponent {
-        latency: drawn_function(&function.latency_us, &latency_rows, resampling, draws, random),
-        cpu: drawn_function(&function.cpu_us, &cpu_rows, resampling, draws, random),
+        latency: drawn(&function.latency_us, &latency_rows),
+        cpu: drawn(&function.cpu_us, &cpu_rows),
     }
 }
 
@@ -85,6 +91,7 @@ fn drawn_function(
         shape: function.clone(),
         coefficients,
         misfit_us,
+        residuals: ResidualScale::Proportional,
     }
 }
 

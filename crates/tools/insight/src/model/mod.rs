@@ -15,6 +15,7 @@ use crate::fit::{FitError, FunctionKey, fit, groups};
 use crate::partial::{WHOLE_ROUNDS_MIN, whole_rounds};
 use crate::profile::{
     Component, FitSection, MachineIdentity, Passage, PiecewiseFunction, Profile, ProfileOrigin, Protocol,
+    ResidualScale,
 };
 use crate::random::SeededRandom;
 use crate::regression::dot;
@@ -210,14 +211,18 @@ struct DrawnFunction {
     shape: PiecewiseFunction,
     /// The coefficients of each draw.
     coefficients: Vec<Vec<f64>>,
-    /// What each draw adds where the function is as large as its reference, as it does not fit perfectly.
+    /// What each draw adds, as the function does not fit perfectly: everywhere, or where the function is as large as its reference.
     misfit_us: Vec<f64>,
+    residuals: ResidualScale,
 }
 
 impl DrawnFunction {
     /// The mean over sizes, in each draw.
     fn values<'a>(&'a self, terms: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
-        let factor = self.shape.residual_factor(dot(terms, &self.shape.coefficients));
+        let factor = match self.residuals {
+            ResidualScale::Everywhere => 1.0,
+            ResidualScale::Proportional => self.shape.residual_factor(dot(terms, &self.shape.coefficients)),
+        };
         let draws = self.coefficients.iter().zip(&self.misfit_us);
         draws.map(move |(coefficients, misfit_us)| dot(terms, coefficients) + factor * misfit_us)
     }
@@ -277,8 +282,9 @@ impl ProfileModel {
             return Err(ModelError::TooManyDraws(draws));
         }
         let section = match &profile.fit {
-            Some(section) => section.clone(),
-            None => fit(profile)?,
+            // What is kept beside observations may be of another version's making.
+            Some(section) if profile.observations.is_empty() => section.clone(),
+            _ => fit(profile)?,
         };
         if let (Some(reason), Some(rounds)) = (&profile.partial, profile.rounds_to_use())
             && rounds < WHOLE_ROUNDS_MIN
@@ -299,7 +305,7 @@ impl ProfileModel {
             let mut random = random.fork(100 + at as u64);
             functions.insert(
                 key,
-                drawn_component(function, rows, &resampling, draws, &mut random),
+                drawn_component(function, section.residuals, rows, &resampling, draws, &mut random),
             );
         }
         let mut model = ProfileModel {

@@ -177,6 +177,59 @@ fn functions_without_observations_are_drawn_from_their_covariance() {
 }
 
 #[test]
+fn a_fit_that_is_kept_beside_observations_is_made_anew() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 6, 1);
+    let predicted = |profile: &Profile| {
+        let model = ProfileModel::new(profile, MachineMatch::Same, 10, 1).unwrap();
+        let costs = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+        (0..=10).map(|draw| sum(&costs, draw)).collect::<Vec<_>>()
+    };
+    let anew = predicted(&profile);
+    let mut kept = fit(&profile).unwrap();
+    for function in &mut kept.functions {
+        function.latency_us.coefficients[0] += 1000.0;
+    }
+    profile.fit = Some(kept);
+    assert_eq!(predicted(&profile), anew);
+}
+
+#[test]
+fn residuals_of_fits_that_do_not_say_it_are_the_same_everywhere() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 6, 1);
+    let mut kept = fit(&profile).unwrap();
+    for function in &mut kept.functions {
+        let function = &mut function.latency_us;
+        function
+            .covariance
+            .iter_mut()
+            .flatten()
+            .for_each(|one| *one = 0.0);
+        function
+            .residual_quantiles
+            .iter_mut()
+            .for_each(|one| one.us = 1.0);
+    }
+    profile.observations.clear();
+    let misfit = |profile: &Profile, bytes: f64| {
+        let load = PassageLoad {
+            request_bytes: Amount::Fixed(bytes),
+            response_bytes: Amount::Fixed(bytes),
+            ..load()
+        };
+        let model = ProfileModel::new(profile, MachineMatch::Same, 1, 1).unwrap();
+        let costs = model.passage_costs(&load, &ProxyChanges::default()).unwrap();
+        sum(&costs, 1) - sum(&costs, 0)
+    };
+    profile.fit = Some(kept);
+    assert!(misfit(&profile, 100.0) < 0.9 * misfit(&profile, 60_000.0));
+    let mut json: serde_json::Value = serde_json::from_str(&profile.to_json()).unwrap();
+    json["fit"].as_object_mut().unwrap().remove("residuals").unwrap();
+    let older = Profile::parse(&json.to_string()).unwrap();
+    let (small, large) = (misfit(&older, 100.0), misfit(&older, 60_000.0));
+    assert!((small - large).abs() < 1e-9, "{small} {large}");
+}
+
+#[test]
 fn loads_beyond_the_profile_are_named() {
     let profile = synthetic_profile(&SyntheticProxy::example(), 3, 1);
     let model = ProfileModel::new(&profile, MachineMatch::Same, 0, 1).unwrap();
