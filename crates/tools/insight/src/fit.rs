@@ -483,7 +483,7 @@ fn residual_quantiles(residuals: &[SampleRow], terms: usize) -> Vec<ResidualQuan
 }
 
 /// The variance that the scatter of repetitions leaves in the mean of a cell, in the mean over cells. What is common to all cells of
-/// a repetition moves the whole function, and is no part of it.
+/// a repetition moves the whole function, and is no part of it; with it goes as much of the scatter as its mean over the cells has.
 fn noise_of_means(residuals: &[SampleRow], means: &BTreeMap<(u64, i64), (f64, usize)>) -> f64 {
     let mut common: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
     let beside_mean =
@@ -499,7 +499,12 @@ fn noise_of_means(residuals: &[SampleRow], means: &BTreeMap<(u64, i64), (f64, us
         let (beside, count) = beside_mean(row)?;
         let (sum, rows) = common.get(&row.repetition)?;
         let own = beside - sum / *rows as f64;
-        (count > 1).then(|| own.powi(2) / (count as f64 * (count as f64 - 1.0)))
+        let taken = if *rows > 1 {
+            *rows as f64 / (*rows as f64 - 1.0)
+        } else {
+            1.0
+        };
+        (count > 1).then(|| taken * own.powi(2) / (count as f64 * (count as f64 - 1.0)))
     });
     squares.sum::<f64>() / means.len().max(1) as f64
 }
@@ -799,8 +804,9 @@ mod tests {
         near(largest(0.0, 0.0, 0), 1.0);
         // Of four cells a line with two terms has taken half of the square.
         near(largest(0.0, 0.0, 2), 2f64.sqrt());
-        // Two that lie 1 to both sides of their mean leave a variance of 1 in it.
-        near(largest(1.0, 0.0, 2), 1.0);
+        // Two that lie 1 to both sides of their mean leave a variance of 1 in it, and what is common to four cells has a quarter of
+        // the whole.
+        near(largest(1.0, 0.0, 2), (2.0 - 4.0 / 3.0f64).sqrt());
         near(largest(2.0, 0.0, 2), 0.0);
         near(largest(0.0, 0.0, 4), 2.0);
         // A repetition that was slow in all cells hides nothing.
