@@ -23,6 +23,8 @@ pub mod stacks;
 mod stop;
 mod trace;
 pub mod validate;
+#[cfg(test)]
+mod waiting;
 
 pub use failure::ProbeFailure;
 pub use stop::{StopSignal, StopSwitch};

@@ -564,21 +564,20 @@ pub fn free_address() -> Result<SocketAddr, ProbeFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiting::WaitingProgram;
 
     #[test]
     fn a_program_that_was_replaced_is_known_by_what_runs() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("haproxy");
-        fs::copy("/bin/sleep", &program).unwrap();
-        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        let waiting = WaitingProgram::at(&program);
         let listen = ([127, 0, 0, 1], 1).into();
-        let known = RunningProxy::adopt(child.id(), listen).unwrap();
+        let known = RunningProxy::adopt(waiting.id(), listen).unwrap();
         let newer = folder.path().join("newer");
         fs::copy("/bin/true", &newer).unwrap();
         fs::rename(&newer, &program).unwrap();
-        let replaced = RunningProxy::adopt(child.id(), listen).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let replaced = RunningProxy::adopt(waiting.id(), listen).unwrap();
+        drop(waiting);
         assert_eq!(known.remark(), None);
         assert_eq!(known.identity().name, "haproxy");
         assert!(known.identity().binary.starts_with("sha256:"));

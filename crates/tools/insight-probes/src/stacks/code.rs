@@ -237,6 +237,7 @@ impl fmt::Display for UserShares {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiting::WaitingProgram;
 
     #[test]
     fn only_mapped_code_of_files_counts() {
@@ -273,23 +274,12 @@ mod tests {
         assert_eq!(named_files.count(), 1);
     }
 
-    /// A program that waits; it ends with this.
-    struct WaitingProgram(std::process::Child);
-
-    impl Drop for WaitingProgram {
-        fn drop(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
-
     #[test]
     fn what_runs_is_read_though_another_file_has_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
-        std::fs::copy("/bin/sleep", &program).unwrap();
-        let waiting = WaitingProgram(std::process::Command::new(&program).arg("1000").spawn().unwrap());
-        let process = waiting.0.id();
+        let waiting = WaitingProgram::at(&program);
+        let process = waiting.id();
         let places = || {
             let code = UserCode::of(&[process]);
             assert_eq!(code.unread, None);
@@ -300,7 +290,9 @@ mod tests {
         };
         let link = || std::fs::read_link(format!("/proc/{process}/exe")).unwrap();
         // Itself, what loads libraries, and the C library.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while places().len() < 3 {
+            assert!(std::time::Instant::now() < until, "{:?}", places());
             std::thread::yield_now();
         }
         let before = places();

@@ -56,7 +56,7 @@ mod tests {
         assert!(refused.to_string().contains("--differential"), "{refused}");
     }
 
-    /// The ring has room for some 4,000; whoever spins is sampled often enough sooner or later.
+    /// The ring has room for some 4,000. A kernel that samples too seldom to fill it in a few seconds is not waited for.
     #[test]
     fn samples_that_find_no_room_are_counted() {
         let mut tracer = match EventTracer::load() {
@@ -86,7 +86,11 @@ mod tests {
             if recording.lost > 0 {
                 break recording;
             }
-            assert!(time.as_secs() < 60, "{} samples", recording.samples.len());
+            if time.as_secs() >= 8 {
+                let samples = recording.samples.len();
+                assert!(samples < 4000, "{samples} samples, and none lost");
+                return provost_skip::forbidden(format!("the kernel takes {samples} samples in {time:?}"));
+            }
             time *= 2;
         };
         let all = many.lost as f64 + many.samples.len() as f64;
