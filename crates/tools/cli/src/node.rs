@@ -389,10 +389,26 @@ Examples:
   provost daemon upgrade                                    the program that runs, as it is on disk now
   provost daemon upgrade --binary /opt/provost/2.0/provostd --json";
 
+/// How long a replacement is waited for unless something else is said, in seconds: the new process may take a minute until it is
+/// ready.
+pub(crate) const REPLACED_WITHIN_S: f64 = 120.0;
+/// What a replacement may take on top of the time that the new process has to get ready, in seconds.
+const REPLACED_SPARE_S: f64 = 60.0;
+
+/// How long a replacement is waited for, in seconds: longer than the default, where the new process may take so long until it serves.
+pub(crate) fn replaced_within(timeout_s: f64, ready_ms: u32) -> f64 {
+    if timeout_s == REPLACED_WITHIN_S && ready_ms > 0 {
+        timeout_s.max(f64::from(ready_ms) / 1000.0 + REPLACED_SPARE_S)
+    } else {
+        timeout_s
+    }
+}
+
 /// By what the daemon is replaced.
 #[derive(Args, Debug)]
-// The new process may take a minute until it is ready.
-#[command(mut_arg("timeout", |timeout| timeout.default_value("120")))]
+#[command(mut_arg("timeout", |timeout| timeout
+    .default_value("120")
+    .help("How long an answer may take, in seconds; by default longer where --ready-ms needs it")))]
 pub(crate) struct DaemonUpgrade {
     /// The new program, on the node [default: the one that runs, as it is on disk now]
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
@@ -407,7 +423,11 @@ pub(crate) struct DaemonUpgrade {
 /// `provost daemon`.
 pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
     let Daemon::Upgrade(asked) = command;
-    let mut node = Node::connect(&asked.target).await?;
+    let target = Target {
+        timeout: replaced_within(asked.target.timeout, asked.ready_ms),
+        ..asked.target.clone()
+    };
+    let mut node = Node::connect(&target).await?;
     let request = UpgradeDaemonRequest {
         binary: asked.binary.clone(),
         timeout_ms: asked.ready_ms,
@@ -451,10 +471,13 @@ mod tests {
         let timeout = |arguments: &[&str]| {
             let arguments = ["upgrade"].iter().chain(arguments);
             let parsed = <UpgradeCommandLine as clap::Parser>::parse_from(arguments);
-            parsed.options.target.timeout
+            replaced_within(parsed.options.target.timeout, parsed.options.ready_ms)
         };
         assert!(timeout(&[]) > 60.0);
         assert_eq!(timeout(&["--timeout", "5"]), 5.0);
+        assert_eq!(timeout(&["--ready-ms", "1000"]), timeout(&[]));
+        assert!(timeout(&["--ready-ms", "180000"]) > 180.0);
+        assert_eq!(timeout(&["--timeout", "5", "--ready-ms", "180000"]), 5.0);
     }
 
     #[test]

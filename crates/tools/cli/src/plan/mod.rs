@@ -21,6 +21,7 @@ use provost_admin::v1::{
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::node::{REPLACED_WITHIN_S, describe_upgrade};
 use provost_terminal::admin::seconds;
 use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::numbers::plural;
@@ -97,8 +98,8 @@ pub(crate) struct Options {
     /// Where what was done is kept [default: the plan's name with .journal behind it]
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// How long an answer of a node may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = seconds)]
+    /// How long an answer of a node may take, in seconds; by default longer where the timeout_ms of a step needs it
+    #[arg(long, value_name = "SECONDS", default_value_t = REPLACED_WITHIN_S, value_parser = seconds)]
     timeout: f64,
     /// Print a JSON object for each event
     #[arg(long)]
@@ -661,8 +662,8 @@ async fn replace_daemon(place: &Place, binary: &str, timeout_ms: u32) -> Result<
         binary: binary.to_owned(),
         timeout_ms,
     };
-    let done: UpgradeDaemonResponse = place.ask(ask).await?;
-    Ok(crate::node::describe_upgrade(&done))
+    let done: UpgradeDaemonResponse = place.replaced_within(timeout_ms).ask(ask).await?;
+    Ok(describe_upgrade(&done))
 }
 
 async fn command(command: &[String], timeout_s: f64) -> Result<String, Failure> {

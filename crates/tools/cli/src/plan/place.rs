@@ -82,6 +82,15 @@ impl Place {
         }
     }
 
+    /// The same, with the time that a replacement takes whose new process has so long to get ready.
+    pub(crate) fn replaced_within(&self, ready_ms: u32) -> Place {
+        let timeout_s = crate::node::replaced_within(self.timeout.as_secs_f64(), ready_ms);
+        Place {
+            timeout: Duration::from_secs_f64(timeout_s),
+            ..self.clone()
+        }
+    }
+
     pub(crate) async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, Failure> {
         let answer = match &self.address.ssh {
             Some(host) => self.by_ssh(host, &ask).await,
