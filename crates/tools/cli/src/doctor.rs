@@ -440,7 +440,13 @@ async fn peers(toml: &str) -> Vec<Finding> {
         asked.map(|(endpoint, transport)| tokio::spawn(async move { peer(endpoint, &transport).await }));
     let mut findings = Vec::new();
     for answer in asked.collect::<Vec<_>>() {
-        findings.extend(answer.await);
+        findings.push(answer.await.unwrap_or_else(|error| {
+            Finding::unknown(
+                "peers",
+                format!("one could not be asked: {error}"),
+                "`provost routes` shows how each of them is",
+            )
+        }));
     }
     if left > 0 {
         let found = plural_of(left as u64, "more was not asked", "more were not asked");
