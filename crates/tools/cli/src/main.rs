@@ -276,8 +276,11 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Plan(command) => plan::run(command).await,
         Command::Doctor(asked) => doctor::run(&asked).await,
         Command::Demo(options) => {
-            let report = demo::run(&options).await;
-            print(&report.map_err(|error| Failure::failed(error.to_string()))?)
+            let report = demo::run(&options).await.map_err(|error| match error {
+                demo::DemoError::Data(error) => Failure::usage(error.to_string()),
+                error => Failure::failed(error.to_string()),
+            });
+            print(&report?)
         }
         // Dealt with before, as they need no event loop.
         Command::Completions { .. }

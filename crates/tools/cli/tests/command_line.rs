@@ -95,13 +95,12 @@ fn the_demonstration_loads_a_file_measures_and_leaves_nothing_behind() {
 fn bad_data_is_refused_with_its_line_before_anything_starts() {
     let (_data_directory, data) = data_file("a\t1\nb\n");
     let directory = tempfile::tempdir().unwrap();
-    let output = output(provost(&directory, &["demo", "--data", &data]));
-    assert!(!output.status.success());
-    assert!(
-        text(&output.stderr).contains("data.tsv:2: no tab"),
-        "{}",
-        text(&output.stderr)
-    );
+    let missing = format!("{data}.missing");
+    for (data, problem) in [(&data, "data.tsv:2: no tab"), (&missing, "cannot read")] {
+        let output = output(provost(&directory, &["demo", "--data", data]));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(problem), "{}", text(&output.stderr));
+    }
     assert!(is_empty(directory.path()));
 }
 
