@@ -11,7 +11,7 @@ use provost_insight::traces::{
 };
 
 use crate::input::{ProtocolName, count, positive, read_graph, read_text, refused, share, write_text};
-use provost_terminal::failure::Failure;
+use provost_terminal::failure::{Failure, complain};
 use provost_terminal::numbers::{plural, plural_of};
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::clean;
@@ -187,9 +187,9 @@ fn derive(options: &DeriveOptions) -> Result<(), Failure> {
             serde_json::json!({ "report": forest.report, "graph": graph.source, "calls_in_metrics": known });
         print(&json_document(&document)?)?;
     } else {
-        eprint!("{}", told(&forest.report));
+        complain(told(&forest.report).trim_end());
         for assumption in &graph.source.assumptions {
-            eprintln!("assumed: {}", clean(assumption));
+            complain(&format!("assumed: {}", clean(assumption)));
         }
     }
     match (&options.out, options.json) {

@@ -14,7 +14,7 @@ use provost_insight_probes::proxies::{ProxyKind, ProxyVariant};
 use provost_insight_probes::{ProbeFailure, StopSignal};
 
 use crate::input::{check_output, read_text, refused, write_text};
-use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure, complain};
 use provost_terminal::output::print;
 use provost_terminal::table::{Align, Canvas, Table, clean};
 
@@ -161,7 +161,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         stop: stop_signal()?,
         ..order(options)?
     };
-    let profile = take(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;
+    let profile = take(&order, &mut complain).map_err(failure)?;
     let text = profile.to_json();
     write_text(options.out.as_deref(), &text)?;
     if options.out.is_some() {
@@ -177,7 +177,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// By what an operator ends a measurement early.
 pub(crate) fn stop_signal() -> Result<StopSignal, Failure> {
-    StopSignal::of_operator(|line| eprintln!("{line}")).map_err(failure)
+    StopSignal::of_operator(complain).map_err(failure)
 }
 
 /// The exit status that tells scripts whether another machine, or another command line, would help.

@@ -14,7 +14,7 @@ use provost_insight_probes::validate::{
 
 use crate::input::{check_output, write_text};
 use crate::profile::{failure, stop_signal};
-use provost_terminal::failure::Failure;
+use provost_terminal::failure::{Failure, complain};
 use provost_terminal::output::{json_document, print};
 use provost_terminal::table::{Align, Canvas, Table, clean};
 
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     check_output(options.profile_out.as_deref())?;
     let mut order = order(options);
     order.profile.stop = stop_signal()?;
-    let (report, profile) = validate(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;
+    let (report, profile) = validate(&order, &mut complain).map_err(failure)?;
     if let Some(path) = &options.profile_out {
         write_text(Some(path), &profile.to_json())?;
     }
