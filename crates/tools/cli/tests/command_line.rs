@@ -241,6 +241,20 @@ fn a_variable_that_is_empty_is_as_none() {
     );
 }
 
+#[test]
+fn help_names_the_variables_that_options_are_taken_from() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = provost(&directory, &["call", "--help"]);
+    let names = ["PROVOST_ADMIN_SOCKET", "PROVOST_GRPC_ADDRESS"];
+    names.iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    let help = text(&output(command).stdout);
+    for name in names {
+        assert!(help.contains(&format!("[env: {name}")), "{help}");
+    }
+}
+
 /// The end of a pipe whose other end is closed.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -37,10 +37,10 @@ pub struct Target {
     pub json: bool,
 }
 
-/// The name of a variable of the environment, if it says something: an empty one is as none.
+/// The name of a variable of the environment, unless it is there and empty, which is as if it were not.
 pub fn set_variable(name: &'static str) -> Option<&'static str> {
-    let value = std::env::var_os(name)?;
-    (!value.is_empty()).then_some(name)
+    let is_empty = std::env::var_os(name).is_some_and(|value| value.is_empty());
+    (!is_empty).then_some(name)
 }
 
 /// The admin socket of the node that apps of this environment attach to.
