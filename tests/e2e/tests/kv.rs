@@ -31,15 +31,16 @@ fn with_store(test: impl FnOnce(KvClient) + Send + 'static) {
             let app = app.clone();
             move || {
                 let service = KvServer::new(KvService::new(Arc::new(Store::default())));
-                let mut stopped = std::pin::pin!(stopped);
-                // The end of the service is first asked about when the service has begun.
-                let shutdown = std::future::poll_fn(|context| {
+                let shutdown = async {
+                    let _ = stopped.await;
+                };
+                let is_served = move || {
                     let _ = ready.try_send(());
-                    stopped.as_mut().poll(context).map(|_| ())
-                });
+                };
                 Server::builder()
                     .app(&app)
                     .add_service(service)
+                    .on_ready(is_served)
                     .serve_blocking_with_shutdown(shutdown)
             }
         });

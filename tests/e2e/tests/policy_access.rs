@@ -87,15 +87,19 @@ impl Serving {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let (app, store) = (app.clone(), Arc::clone(store));
         let thread = std::thread::spawn(move || {
-            let mut stopped = std::pin::pin!(stopped);
-            let shutdown = std::future::poll_fn(|context| {
+            let shutdown = async {
+                let _ = stopped.await;
+            };
+            let is_served = move || {
                 let _ = ready.try_send(());
-                stopped.as_mut().poll(context).map(|_| ())
-            });
+            };
             let server = Server::builder()
                 .app(&app)
                 .add_service(KvServer::new(KvService::new(store)));
-            server.serve_blocking_with_shutdown(shutdown).unwrap();
+            server
+                .on_ready(is_served)
+                .serve_blocking_with_shutdown(shutdown)
+                .unwrap();
         });
         is_ready.recv().unwrap();
         Serving {

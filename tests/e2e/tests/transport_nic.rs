@@ -59,15 +59,16 @@ fn serve(app: &App, stopped: tokio::sync::oneshot::Receiver<()>) -> std::thread:
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let app = app.clone();
     let serving = std::thread::spawn(move || {
-        let mut stopped = std::pin::pin!(stopped);
-        // The end of the service is first asked about when the service has begun.
-        let shutdown = std::future::poll_fn(|context| {
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let is_served = move || {
             let _ = ready.try_send(());
-            stopped.as_mut().poll(context).map(|_| ())
-        });
+        };
         Server::builder()
             .app(&app)
             .add_service(KvServer::new(KvService::new(Arc::new(Store::default()))))
+            .on_ready(is_served)
             .serve_blocking_with_shutdown(shutdown)
             .unwrap();
     });
