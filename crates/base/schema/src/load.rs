@@ -21,16 +21,15 @@ impl Schema {
     /// anybody: whatever they hold, this returns in time and memory proportional to their length. Files may stand
     /// in any order; every file that a type is used from must be there.
     ///
-    /// Files that are not proto3, as `google/protobuf/descriptor.proto`, may be there for options: their types are not loaded
-    /// ([`files_for_options`]).
+    /// Files that are not proto3, as `google/protobuf/descriptor.proto`, may be there for options ([`files_for_options`]):
+    /// their types are not loaded.
     pub fn from_descriptor_set(bytes: &[u8]) -> Result<Schema, SchemaError> {
         bounds::check(bytes).map_err(of_the_whole)?;
         let set = FileDescriptorSet::decode(bytes).map_err(|_| of_the_whole(SchemaErrorKind::Encoding))?;
         Schema::from_files(&set.file)
     }
 
-    /// As [`Schema::from_descriptor_set`], of files that the caller has compiled: how much there is of comments and options is not
-    /// bounded.
+    /// As [`Schema::from_descriptor_set`], of files that the caller has compiled: comments and options are not bounded.
     pub fn from_files(files: &[FileDescriptorProto]) -> Result<Schema, SchemaError> {
         let files = Files::of(files);
         let mut schema = define::define(&Declarations::of(&files)?)?;

@@ -71,8 +71,8 @@ fn cancellations_among_completed_calls_are_no_flood() {
     }
 }
 
-/// A client whose calls nobody answers gives them up when their deadlines pass, however many of them do. One that waits less takes
-/// streams back rapidly.
+/// A client whose calls nobody answers gives them up when their deadlines pass, however many of them do.
+/// One that waits less takes streams back rapidly.
 #[test]
 fn calls_that_are_given_up_after_a_while_are_no_flood() {
     let cancel = 8_u32.to_be_bytes();

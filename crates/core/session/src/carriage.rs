@@ -91,8 +91,8 @@ impl Connection {
         self.is_drained() && !self.awaits_calls(flow)
     }
 
-    /// Whether a client's end has to be told later that it drains: the peer closes once it has no calls, and may not have heard yet of
-    /// all that began.
+    /// Whether a client's end has to be told later that it drains: the peer closes once it has no calls, and may
+    /// not have heard yet of all that began.
     fn awaits_calls(&self, flow: FlowHints) -> bool {
         self.role == Role::Client && (flow.calls > 0 || self.calls_in_flight() > 0)
     }

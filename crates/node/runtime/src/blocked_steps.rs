@@ -79,10 +79,7 @@ mod tests {
         let mut submitted = Vec::new();
         let mut room = 2;
         blocked.retry(|connection, step| {
-            if connection == 0 {
-                return Some(step);
-            }
-            if room == 0 {
+            if connection == 0 || room == 0 {
                 return Some(step);
             }
             room -= 1;

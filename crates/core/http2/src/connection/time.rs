@@ -6,8 +6,7 @@ use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::FrameKind;
 use crate::output::DataChunk;
 
-/// What is judged so much too late is judged anew: this process stood still, and what the peer has done meanwhile was neither read nor
-/// taken.
+/// What is judged so much too late is judged anew: this process stood still, and looked at nothing that the peer has done meanwhile.
 const LATE_NS: u64 = 1_000_000_000;
 /// Streams are looked at so often within the shortest time that one may rest.
 const STREAM_CHECKS: u64 = 4;

@@ -241,8 +241,8 @@ impl Connection {
         }
     }
 
-    /// When a message began to come, and when it must be whole. One that its first frame brings has a time when that has come in part
-    /// ([`Connection::hold_in_frame`]).
+    /// When a message began to come, and when it must be whole. One that its first frame brings has a time
+    /// when that has come in part ([`Connection::hold_in_frame`]).
     pub(crate) fn times_of(&mut self, left: u32, total: u32, now: Nanos) -> (Nanos, Nanos) {
         if left == total {
             return (now, Nanos::MAX);
