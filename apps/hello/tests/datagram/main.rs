@@ -8,11 +8,11 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use provost::{Code, Received, Request, Response, Status};
+use provost::{Channel, Code, Received, Request, Response, Status};
 use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
 use provost_hello::hello::greeter_client::{self, GreeterClient, SERVICE};
 use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
@@ -145,16 +145,72 @@ fn a_channel_that_nobody_waits_for_any_more_keeps_no_session() {
             assert!(polled.await);
             tokio::time::sleep(pause).await;
             drop(opening);
-            let began = Instant::now();
-            while let Err(status) = near.channel(&SERVICE, far.address()).await {
-                assert!(
-                    began.elapsed() < WAIT_MAX,
-                    "the session of before is still there: {status}"
-                );
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            channel_when_room(&near, far.address()).await;
         });
     }
+}
+
+/// Opens a channel as soon as the server has room for its session.
+async fn channel_when_room(near: &RpcThread<SocketAddr>, to: SocketAddr) -> Channel {
+    let began = Instant::now();
+    loop {
+        match near.channel(&SERVICE, to).await {
+            Ok(channel) => return channel,
+            Err(status) => assert!(
+                began.elapsed() < WAIT_MAX,
+                "the session of before is still there: {status}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Holds its event loop up while it is told to.
+#[derive(Clone, Default)]
+struct HoldUp(Arc<[AtomicBool; 2]>);
+
+impl Greeter for HoldUp {
+    async fn greet(&self, _: Request<Received<GreetRequest>>) -> Result<Response<GreetReply>, Status> {
+        let [is_held, may_go] = &*self.0;
+        is_held.store(true, Ordering::SeqCst);
+        while !may_go.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        Ok(Response::new(GreetReply::default()))
+    }
+}
+
+#[test]
+fn channels_that_are_dropped_while_their_thread_takes_nothing_keep_no_session() {
+    let config = |sessions_max, mailbox_max| {
+        let mut config = RpcConfig::default();
+        config.datagram.sessions_max = sessions_max;
+        config.mailbox_max = mailbox_max;
+        config
+    };
+    let far = RpcThread::builder().config(config(2, 64));
+    let far = far.add_service(GreeterServer::new(Polite)).start(udp()).unwrap();
+    let hold_up = HoldUp::default();
+    let near = RpcThread::builder().config(config(64, 1));
+    let near = near.add_service(GreeterServer::new(hold_up.clone()));
+    let near = near.start(udp()).unwrap();
+    let caller = RpcThread::builder().start(udp()).unwrap();
+    runtime().block_on(async {
+        let channels = [
+            channel_when_room(&near, far.address()).await,
+            channel_when_room(&near, far.address()).await,
+        ];
+        let client = GreeterClient::new(caller.channel(&SERVICE, near.address()).await.unwrap());
+        let holding = tokio::spawn(async move { client.greet(ask("wait")).await.map(drop) });
+        let [is_held, may_go] = &*hold_up.0;
+        until(|| is_held.load(Ordering::SeqCst)).await;
+        drop(channels);
+        may_go.store(true, Ordering::SeqCst);
+        holding.await.unwrap().unwrap();
+        // Of both, or there is no room for two others.
+        let _first = channel_when_room(&near, far.address()).await;
+        channel_when_room(&near, far.address()).await;
+    });
 }
 
 #[test]

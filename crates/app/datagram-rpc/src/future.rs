@@ -26,9 +26,15 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Calling(Coming<Reply>);
 
-/// A session that is being opened.
+/// A session that is being opened. Dropping it ends the session.
 #[derive(Debug)]
-pub struct Connecting(Coming<SessionId>);
+pub struct Connecting(Coming<UnclaimedSession>);
+
+/// A session that nobody has yet. Dropping it ends the session.
+struct UnclaimedSession {
+    session: SessionId,
+    give_up: Option<Box<dyn FnOnce(SessionId) + Send>>,
+}
 
 /// A result that the event loop will send, or was not even asked for.
 #[derive(Debug)]
@@ -41,7 +47,8 @@ impl<A: Address + Send + 'static, S: 'static> Remote<A, S> {
     /// Opens a session.
     pub fn connect(&self, to: A) -> Connecting {
         let (sender, receiver) = oneshot();
-        let asked = self.run(move |_, context| context.connect_for(sender, to));
+        let remote = self.clone();
+        let asked = self.run(move |_, context| context.connect_for(sender, to, remote));
         Connecting(Coming::new(asked, receiver))
     }
 
@@ -99,16 +106,49 @@ impl Future for Connecting {
     type Output = Result<SessionId, RpcError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
+        self.0.poll(context).map_ok(|mut unclaimed| unclaimed.claim())
+    }
+}
+
+impl UnclaimedSession {
+    fn new<A: Address + Send + 'static, S: 'static>(session: SessionId, remote: Remote<A, S>) -> Self {
+        let give_up = move |session| remote.give_up(move |_, context| context.disconnect(session));
+        Self {
+            session,
+            give_up: Some(Box::new(give_up)),
+        }
+    }
+
+    fn claim(&mut self) -> SessionId {
+        self.give_up = None;
+        self.session
+    }
+}
+
+impl Drop for UnclaimedSession {
+    fn drop(&mut self) {
+        if let Some(give_up) = self.give_up.take() {
+            give_up(self.session);
+        }
+    }
+}
+
+impl std::fmt::Debug for UnclaimedSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.session.fmt(f)
     }
 }
 
 impl<A: Address, S> crate::Context<'_, A, S> {
-    fn connect_for(&mut self, sender: Sender<Result<SessionId, RpcError>>, to: A) {
+    fn connect_for(&mut self, sender: Sender<Result<UnclaimedSession, RpcError>>, to: A, remote: Remote<A, S>)
+    where
+        A: Send + 'static,
+        S: 'static,
+    {
         match self.connect(to) {
             Ok(session) => {
                 let tell: OnConnected<A, S> = Box::new(move |_, _, result| {
-                    sender.send(result);
+                    sender.send(result.map(|session| UnclaimedSession::new(session, remote)));
                 });
                 self.tables.connecting.insert(session, tell);
             }

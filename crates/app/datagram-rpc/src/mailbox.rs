@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 
 use crate::context::Context;
 
@@ -56,6 +56,12 @@ impl<A, S> Remote<A, S> {
         self.mailbox.push(Box::new(errand)).map_err(|(error, _)| error)
     }
 
+    /// Has this run in the event loop, however much waits there. Only for what gives up something of the loop: each is given up
+    /// once, so that no more of these wait than the loop has sessions and channels.
+    pub(crate) fn give_up(&self, errand: impl FnOnce(&mut S, &mut Context<'_, A, S>) + Send + 'static) {
+        self.mailbox.give_up(Box::new(errand));
+    }
+
     /// Has the handler run that was registered by [`Handlers::on_ring`](crate::Handlers::on_ring): once, soon, however
     /// often this is called before it does.
     pub fn ring(&self) {
@@ -80,6 +86,8 @@ impl<A, S> Remote<A, S> {
 
 pub(crate) struct Mailbox<A, S> {
     errands: ArrayQueue<Errand<A, S>>,
+    /// What [`Remote::give_up`] was given, which waits beside them.
+    given_up: SegQueue<Errand<A, S>>,
     is_closed: AtomicBool,
     pub(crate) bell: Arc<Bell>,
 }
@@ -88,6 +96,7 @@ impl<A, S> Mailbox<A, S> {
     pub(crate) fn new(errands_max: usize, bell: Arc<Bell>) -> Self {
         Self {
             errands: ArrayQueue::new(errands_max),
+            given_up: SegQueue::new(),
             is_closed: AtomicBool::new(false),
             bell,
         }
@@ -100,26 +109,35 @@ impl<A, S> Mailbox<A, S> {
         self.errands
             .push(errand)
             .map_err(|errand| (MailboxFull::Full, errand))?;
+        self.pushed();
+        Ok(())
+    }
+
+    fn give_up(&self, errand: Errand<A, S>) {
+        self.given_up.push(errand);
+        self.pushed();
+    }
+
+    fn pushed(&self) {
         // Pairs with `close`: one of the two sees what the other did, so nothing stays in here.
         fence(Ordering::SeqCst);
         if self.is_closed.load(Ordering::SeqCst) {
             self.drop_all();
         }
         self.bell.ring();
-        Ok(())
     }
 
     #[inline]
     pub(crate) fn pop(&self) -> Option<Errand<A, S>> {
-        self.errands.pop()
+        self.errands.pop().or_else(|| self.given_up.pop())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.errands.is_empty()
+        self.errands.is_empty() && self.given_up.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.errands.len()
+        self.errands.len() + self.given_up.len()
     }
 
     /// Takes nothing more, and drops what is there.
@@ -130,7 +148,7 @@ impl<A, S> Mailbox<A, S> {
     }
 
     fn drop_all(&self) {
-        while self.errands.pop().is_some() {}
+        while self.pop().is_some() {}
     }
 }
 

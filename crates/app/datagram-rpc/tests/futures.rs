@@ -1,6 +1,10 @@
 //! Calls as futures, from tokio's tasks; event loops in threads of their own, and as a task.
 
-use provost_datagram_rpc::{CallError, EndReason, Handlers, MsgBuf, Remote, Rpc, RpcConfig, RpcError, Wire};
+use std::time::{Duration, Instant};
+
+use provost_datagram_rpc::{
+    CallError, EndReason, Handlers, MailboxFull, MsgBuf, Remote, Rpc, RpcConfig, RpcError, SessionEvent, Wire,
+};
 use provost_packets::InProcess;
 
 const ECHO: u16 = 1;
@@ -137,4 +141,59 @@ fn an_event_loop_is_a_task_like_any_other() {
             error = far.drive() => panic!("{error:?}"),
         }
     });
+}
+
+/// An end that counts its sessions, and may have one of them and one errand.
+fn counting(wire: InProcess) -> Rpc<InProcess, usize> {
+    let mut handlers = Handlers::new();
+    handlers.on_session(|open: &mut usize, _, event| match event {
+        SessionEvent::Connected(_) | SessionEvent::Accepted(_) => *open += 1,
+        SessionEvent::Ended(..) => *open -= 1,
+    });
+    let mut config = RpcConfig::default();
+    config.datagram.sessions_max = 1;
+    config.mailbox_max = 1;
+    Rpc::new(config, wire, 0, handlers).unwrap()
+}
+
+/// Turns until both have so many sessions.
+fn turn_until([near, far]: [&mut Rpc<InProcess, usize>; 2], open: usize) {
+    let late = Instant::now() + Duration::from_secs(30);
+    while (*near.state(), *far.state()) != (open, open) {
+        assert!(
+            Instant::now() < late,
+            "{} and {} sessions",
+            near.state(),
+            far.state()
+        );
+        let _ = (near.run_once().unwrap(), far.run_once().unwrap());
+    }
+}
+
+#[test]
+fn a_session_that_nobody_waits_for_any_more_is_closed() {
+    let (near, far) = InProcess::pair(1500, 512);
+    let (mut near, mut far) = (counting(near), counting(far));
+    let remote = near.remote();
+    // Given up before it is there: the next one finds room when that is gone.
+    drop(remote.connect(1));
+    turn_until([&mut near, &mut far], 1);
+    turn_until([&mut near, &mut far], 0);
+
+    // Given up when it is there and was not taken, while the event loop takes nothing else.
+    let connecting = remote.connect(1);
+    turn_until([&mut near, &mut far], 1);
+    remote.run(|_, _| ()).unwrap();
+    assert_eq!(remote.run(|_, _| ()), Err(MailboxFull::Full));
+    drop(connecting);
+    turn_until([&mut near, &mut far], 0);
+
+    // One that was taken stays.
+    let connecting = remote.connect(1);
+    turn_until([&mut near, &mut far], 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let session = runtime.block_on(connecting).unwrap();
+    let _ = (near.run_once().unwrap(), far.run_once().unwrap());
+    near.parts().1.disconnect(session);
+    turn_until([&mut near, &mut far], 0);
 }

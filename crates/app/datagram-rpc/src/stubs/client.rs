@@ -227,10 +227,8 @@ impl<A: Address + Send + Sync + 'static> Transport for LinkedChannel<A> {
 impl<A: Address + Send + Sync + 'static> Drop for LinkedChannel<A> {
     fn drop(&mut self) {
         let number = self.number;
-        // If the event loop takes nothing now, the session stays until it ends.
-        let _ = self
-            .remote
-            .run(move |stubs, context| close(stubs, context, number));
+        self.remote
+            .give_up(move |stubs, context| close(stubs, context, number));
     }
 }
 
@@ -358,6 +356,7 @@ pub(super) fn open<A: Address + Send + Sync + 'static>(
         bound(stubs, context, (number, session), completion);
     });
     if let Err(refused) = asked {
+        context.disconnect(session);
         not_opened(stubs, number, &status_of_error(refused.error));
     }
 }
@@ -387,7 +386,7 @@ fn bound<A: Address + Send + Sync + 'static>(
                 return;
             };
             if opened.is_some_and(|opened| !opened(Ok(()))) {
-                // Given up meanwhile. As it was dropped it may have found no room to say so.
+                // Given up meanwhile.
                 return close(stubs, context, number);
             }
             for waiting in waiting {
