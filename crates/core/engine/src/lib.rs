@@ -54,7 +54,7 @@ pub use policy::{
     check_range, parse_config,
 };
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
-pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};
+pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TRACESTATE, TraceContext};
 pub use verdicts::{HeldTime, VERDICT_METRICS, VerdictLedger, Verdicts};
 pub use view::{Contents, MetadataFull, StepView, UnreadableMessage};
 pub use wall::{WallClock, rfc3339};

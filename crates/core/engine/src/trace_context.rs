@@ -2,6 +2,8 @@
 
 /// The metadata key of a trace context.
 pub const TRACEPARENT: &str = "traceparent";
+/// The metadata key of what the systems of a trace know of it, which is of no use without its context.
+pub const TRACESTATE: &str = "tracestate";
 /// Length of a header of version 0: `00-` trace id `-` span id `-` flags.
 pub const TRACEPARENT_BYTES: usize = 55;
 const SAMPLED: u8 = 1;

@@ -356,7 +356,7 @@ fn a_call_that_is_given_up_while_its_beginning_waits_is_heard_of_by_nobody() {
 }
 
 #[test]
-fn metadata_is_added_in_front_of_the_message_and_written_over() {
+fn metadata_is_added_in_front_of_the_message_written_over_and_taken_out() {
     let service = Service::from_source(PROTO);
     let name = |service: &Service| {
         let datapath_context = service.datapath_context(Side::Client);
@@ -380,6 +380,12 @@ fn metadata_is_added_in_front_of_the_message_and_written_over() {
             added += 1;
         }
         assert!(added < 10_000, "the block never fills");
+        step.remove_metadata("more");
+        step.remove_metadata("added-0");
+        step.remove_metadata("never-there");
+        let read = step.field(&path).unwrap();
+        assert_eq!(read, Some(provost_engine::Value::String("ann")));
+        step.append_metadata("more", b"").unwrap();
         Verdict::Pass
     });
     let mut rig = Rig::new(service.datapath_context(Side::Client), &policy);
@@ -392,7 +398,9 @@ fn metadata_is_added_in_front_of_the_message_and_written_over() {
     rig.poll();
     let sent = rig.to_wire();
     assert_eq!(metadata_of(&sent[0], "a").as_deref(), Some("2"));
+    assert_eq!(metadata_of(&sent[0], "added-0"), None);
     assert_eq!(metadata_of(&sent[0], "added-39").as_deref(), Some("value"));
+    assert_eq!(metadata_of(&sent[0], "more").as_deref(), Some(""));
 }
 
 #[test]

@@ -14,9 +14,11 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use provost_datapath::Body;
 use provost_engine::rig::{Rig, Service, metadata_of, metric, policy, with_metadata};
 use provost_engine::{Code, Parts, Policy, Side, Step};
 use provost_observers::kind;
+use provost_wire::metadata;
 use tonic::{Request, Response, Status};
 
 const ECHO: &str = r#"
@@ -131,19 +133,24 @@ fn hex(bytes: &[u8]) -> String {
 
 /// One call on the client's side; what the wire gets as its context.
 fn call(rig: &mut Rig, service: &Service, header: Option<&str>) -> Option<String> {
+    metadata_of(&sent_of_call(rig, service, header), "traceparent")
+}
+
+/// One call on the client's side; its first step as the wire gets it.
+fn sent_of_call(rig: &mut Rig, service: &Service, header: Option<&str>) -> Step {
     let request = service.request(1, 0, &[]);
     rig.send(match header {
         Some(header) => with_metadata(request, &[("traceparent", header), ("tracestate", "a=b")]),
         None => request,
     });
     rig.poll();
-    let sent = rig.to_wire();
+    let sent = rig.to_wire().remove(0);
     rig.now += 2_000_000;
     rig.receive(service.response(1, 0, &[]));
     rig.now += 1_000_000;
     rig.poll();
     assert_eq!(rig.to_app().len(), 1);
-    metadata_of(&sent[0], "traceparent")
+    sent
 }
 
 #[test]
@@ -226,6 +233,53 @@ fn a_context_of_the_app_is_the_parent_and_is_carried_on_with_its_own_span() {
         header,
         format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{}-01", hex(&own.span_id))
     );
+}
+
+/// The values that a step carries under a key.
+fn values_of(step: &Step, key: &str) -> Vec<String> {
+    let Body::Gathered(body) = &step.body else {
+        panic!("no app's step: {step:?}");
+    };
+    let entries = metadata::entries(&body.buffer.bytes[..body.metadata_bytes as usize]);
+    let values = entries.filter(|(found, _)| *found == key);
+    values
+        .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        .collect()
+}
+
+#[test]
+fn a_malformed_context_is_replaced_and_the_trace_begins_anew() {
+    let bench = Bench::new();
+    let policy = bench.policy("phases = false");
+    let mut rig = Rig::new(bench.service.datapath_context(Side::Client), &*policy);
+    let of_right_length = PARENT.replace("-01", "-zz");
+    let too_long = format!("{PARENT}-more");
+    let malformed = ["", "nonsense", &PARENT[..54], &too_long, &of_right_length];
+    for header in malformed {
+        let sent = sent_of_call(&mut rig, &bench.service, Some(header));
+        let carried = values_of(&sent, "traceparent");
+        assert_eq!(carried.len(), 1, "{header:?}: {carried:?}");
+        assert_eq!(
+            (carried[0].len(), carried[0].get(..3)),
+            (PARENT.len(), Some("00-"))
+        );
+        assert!(
+            !carried[0].contains("4bf92f3577b34da6a3ce929d0e0e4736"),
+            "{carried:?}"
+        );
+        assert_eq!(values_of(&sent, "tracestate"), [""; 0]);
+    }
+    // Of a later version, what this one knows of it goes on.
+    let later = format!("01{}-more", &PARENT[2..]);
+    let sent = sent_of_call(&mut rig, &bench.service, Some(&later));
+    let carried = values_of(&sent, "traceparent");
+    assert_eq!(carried.len(), 1, "{carried:?}");
+    assert!(
+        carried[0].starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"),
+        "{carried:?}"
+    );
+    assert_ne!(carried[0], PARENT);
+    assert_eq!(values_of(&sent, "tracestate"), ["a=b"]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A step that is in this program.
 
+use std::ops::Range;
+
 use provost_datapath::{
     Body, Buffer, BufferPool, EncodedBody, PlainCopy, ReceiveHeap, ReceivedBody, Step, message_offset,
 };
@@ -201,15 +203,8 @@ impl<'a> LocalStep<'a> {
         if new_bytes > METADATA_BYTES_MAX as usize {
             return Err(MetadataError::TooLong { bytes: new_bytes }.into());
         }
-        let old_offset = message_offset(*metadata_bytes).min(bytes.len());
-        let new_offset = message_offset(new_bytes as u32);
-        let message = old_offset..bytes.len();
-        bytes.resize(bytes.len().max(message.len() + new_offset), 0);
-        bytes.copy_within(message.clone(), new_offset);
-        bytes.truncate(message.len() + new_offset);
+        resize_metadata(bytes, metadata_bytes, new_bytes as u32);
         metadata::write_entry(&mut bytes[old_bytes..new_bytes], key, value);
-        bytes[new_bytes..new_offset].fill(0);
-        *metadata_bytes = new_bytes as u32;
         Ok(())
     }
 
@@ -231,16 +226,35 @@ impl<'a> LocalStep<'a> {
         if bytes > METADATA_BYTES_MAX as usize {
             return Err(MetadataError::TooLong { bytes }.into());
         }
-        let all = body.added.get_or_insert_with(|| {
-            let mut all = self.buffers.take();
-            let block = self.receive.bytes(&body.block);
-            all.bytes
-                .extend_from_slice(block.get(..old_bytes).unwrap_or_default());
-            all
-        });
-        all.bytes.resize(bytes, 0);
-        metadata::write_entry(&mut all.bytes[old_bytes..], key, value);
+        let all = received_metadata(body, self.receive, self.buffers);
+        all.resize(bytes, 0);
+        metadata::write_entry(&mut all[old_bytes..], key, value);
         Ok(())
+    }
+
+    pub(crate) fn remove_metadata(&mut self, key: &str) {
+        let is_begin = self.step.parts.contains(Parts::BEGIN);
+        while let Some(entry) = self.entry(key) {
+            let (bytes, metadata_bytes) = match &mut self.step.body {
+                Body::Gathered(body) => (&mut body.buffer.bytes, &mut body.metadata_bytes),
+                Body::Encoded(body) => (&mut body.buffer.bytes, &mut body.metadata_bytes),
+                Body::Received(body) if is_begin => {
+                    received_metadata(body, self.receive, self.buffers).drain(entry);
+                    continue;
+                }
+                _ => return,
+            };
+            bytes.copy_within(entry.end..*metadata_bytes as usize, entry.start);
+            resize_metadata(bytes, metadata_bytes, *metadata_bytes - entry.len() as u32);
+        }
+    }
+
+    /// Where in the metadata the first entry of a key is.
+    fn entry(&mut self, key: &str) -> Option<Range<usize>> {
+        let block = self.contents().metadata;
+        let value = metadata::find(block, key)?;
+        let bytes = metadata::entry_bytes(key, &block[value.clone()]).ok()?;
+        Some(value.end - bytes..value.end)
     }
 
     pub(crate) fn overwrite_metadata(&mut self, key: &str, value: &[u8]) -> bool {
@@ -256,6 +270,34 @@ impl<'a> LocalStep<'a> {
             _ => false,
         }
     }
+}
+
+/// Moves the message behind metadata to where it is behind so many bytes of it.
+fn resize_metadata(bytes: &mut Vec<u8>, metadata_bytes: &mut u32, new_bytes: u32) {
+    let old_offset = message_offset(*metadata_bytes).min(bytes.len());
+    let new_offset = message_offset(new_bytes);
+    let message = old_offset..bytes.len();
+    bytes.resize(bytes.len().max(message.len() + new_offset), 0);
+    bytes.copy_within(message.clone(), new_offset);
+    bytes.truncate(message.len() + new_offset);
+    bytes[new_bytes as usize..new_offset].fill(0);
+    *metadata_bytes = new_bytes;
+}
+
+/// The metadata of a call that comes in, beside its block, where it can be changed.
+fn received_metadata<'b>(
+    body: &'b mut ReceivedBody,
+    receive: &mut dyn ReceiveHeap,
+    buffers: &mut BufferPool,
+) -> &'b mut Vec<u8> {
+    let all = body.added.get_or_insert_with(|| {
+        let mut all = buffers.take();
+        let block = receive.bytes(&body.block);
+        all.bytes
+            .extend_from_slice(block.get(..body.metadata_bytes as usize).unwrap_or_default());
+        all
+    });
+    &mut all.bytes
 }
 
 fn is_compressed(body: &Body) -> bool {

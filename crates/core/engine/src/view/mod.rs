@@ -331,6 +331,14 @@ impl StepView<'_> {
         }
     }
 
+    /// Takes all entries of a key out of the metadata of such a step. A step that a library judges keeps them: the C interface has
+    /// no function for it.
+    pub fn remove_metadata(&mut self, key: &str) {
+        if let StepSource::Local(local) = &mut self.source {
+            local.remove_metadata(key);
+        }
+    }
+
     /// Writes a value of the same length over the first value of a metadata key, in either direction, and says whether
     /// there was one of that length.
     pub fn overwrite_metadata(&mut self, key: &str, value: &[u8]) -> bool {

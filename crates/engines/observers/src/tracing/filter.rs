@@ -5,7 +5,7 @@ use std::sync::Arc;
 use provost_datapath::FieldReader;
 use provost_engine::{
     CallState, Direction, Ended, Filter, Inlet, Nanos, Parts, RestoreError, StepView, TRACEPARENT,
-    TraceContext, Verdict, Watch,
+    TRACESTATE, TraceContext, Verdict, Watch,
 };
 
 use crate::tracing::KIND;
@@ -119,6 +119,7 @@ impl TraceFilter {
             return;
         }
         let parent = header.and_then(TraceContext::parse);
+        let is_malformed = header.is_some() && parent.is_none();
         let trace_id = match &parent {
             Some(parent) => parent.trace_id,
             None => u128::from(self.ids.next()) << 64 | u128::from(self.ids.next()),
@@ -129,12 +130,11 @@ impl TraceFilter {
             span_id: self.ids.next(),
             is_sampled,
         };
-        let header = own.header();
-        if !step.overwrite_metadata(TRACEPARENT, &header) && parent.is_none() {
-            // The handler of a call that comes in without a context learns of the new one, and so does the peer of one that
-            // goes out; unless the metadata is full.
-            let _ = step.append_metadata(TRACEPARENT, &header);
+        if is_malformed {
+            // The trace begins anew (W3C Trace Context, section 4.3), so that what belongs to another one ends.
+            step.remove_metadata(TRACESTATE);
         }
+        carry_on(step, &own);
         if is_sampled {
             *call = TracedCall {
                 trace_id,
@@ -146,6 +146,16 @@ impl TraceFilter {
                 ..TracedCall::default()
             };
         }
+    }
+}
+
+/// The handler of a call that comes in learns of the context, and so does the peer of one that goes out, unless the metadata is full.
+fn carry_on(step: &mut StepView<'_>, own: &TraceContext) {
+    let header = own.header();
+    if !step.overwrite_metadata(TRACEPARENT, &header) {
+        // One of another length, which a later version may have, is not to stand beside it.
+        step.remove_metadata(TRACEPARENT);
+        let _ = step.append_metadata(TRACEPARENT, &header);
     }
 }
 
