@@ -90,12 +90,14 @@ impl JournalFolder {
     /// # Errors
     /// If the folder or the file cannot be made, or another process has it.
     pub fn open(path: &Path) -> io::Result<JournalFolder> {
-        std::fs::create_dir_all(path)?;
+        make_folder(path)?;
         let lock = File::create(path.join(FILE_NAME_LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             let told = format!("{}: is another member using this folder? {error}", path.display());
             io::Error::new(io::Error::from(error).kind(), told)
         })?;
+        // Of a process that was killed before it was whole.
+        remove_if_there(&path.join(FILE_NAME_NEXT))?;
         let file = OpenOptions::new()
             .create(true)
             .read(true)
@@ -133,13 +135,47 @@ impl JournalMedium for JournalFolder {
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
         let next = self.path.join(FILE_NAME_NEXT);
-        let mut file = File::create(&next)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&next, self.path.join(FILE_NAME))?;
-        self.sync_folder()?;
-        self.file = OpenOptions::new().append(true).open(self.path.join(FILE_NAME))?;
-        Ok(())
+        let replaced = write_new(&next, bytes).and_then(|file| {
+            std::fs::rename(&next, self.path.join(FILE_NAME))?;
+            Ok(file)
+        });
+        if replaced.is_err() {
+            // What it has taken of a disk that is full is of use elsewhere.
+            let _ = remove_if_there(&next);
+        }
+        self.file = replaced?;
+        self.sync_folder()
+    }
+}
+
+/// Makes a folder, and those around it that are not there, so that their names survive.
+fn make_folder(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let around = path.parent().filter(|around| !around.as_os_str().is_empty());
+    let around = around.unwrap_or(Path::new("."));
+    make_folder(around)?;
+    match std::fs::create_dir(path) {
+        // Another member has made it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    File::open(around)?.sync_all()
+}
+
+/// A file with these bytes, which survive. What is written to it next comes behind them.
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
@@ -324,5 +360,33 @@ mod tests {
         drop(folder);
         let mut folder = JournalFolder::open(temporary.path()).unwrap();
         assert_eq!(folder.load().unwrap(), b"two and three");
+    }
+
+    #[test]
+    fn a_rewrite_that_was_not_finished_leaves_nothing() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("of/member");
+        let mut folder = JournalFolder::open(&path).unwrap();
+        folder.append(b"one").unwrap();
+        folder.sync().unwrap();
+        // What it is to take the place of is no file any more.
+        let (journal, aside, next) = (
+            path.join(FILE_NAME),
+            path.join("aside"),
+            path.join(FILE_NAME_NEXT),
+        );
+        std::fs::rename(&journal, &aside).unwrap();
+        std::fs::create_dir_all(journal.join("full")).unwrap();
+        folder.replace(b"two").unwrap_err();
+        assert!(!next.exists());
+        std::fs::remove_dir_all(&journal).unwrap();
+        std::fs::rename(&aside, &journal).unwrap();
+        folder.append(b" and more").unwrap();
+        drop(folder);
+        // A process that is killed removes nothing; the next one does.
+        std::fs::write(&next, b"tw").unwrap();
+        let mut folder = JournalFolder::open(&path).unwrap();
+        assert!(!next.exists());
+        assert_eq!(folder.load().unwrap(), b"one and more");
     }
 }
