@@ -325,7 +325,7 @@ impl Channel {
                 Err(SubmitError::Closed) => {
                     inner.lost(&connection);
                     if readiness == Readiness::FailFast {
-                        return Err(Status::unavailable("the connection closed"));
+                        return Err(closed());
                     }
                 }
                 Err(SubmitError::Dead) if readiness == Readiness::Wait => {}
@@ -410,7 +410,7 @@ impl ChannelBuilder {
             .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
-        if !inner.is_connected() {
+        if inner.lose_if_closed() || !inner.is_connected() {
             // It was lost before anybody knew of it.
             inner.app.keep_at_once();
         }
@@ -531,11 +531,16 @@ impl ChannelInner {
 
     /// Forgets this connection, which is over, and has another one made.
     fn lost(&self, connection: &Connection) {
-        let is_it = |current: &Connection| {
-            current.number == connection.number && Arc::ptr_eq(&current.link, &connection.link)
-        };
-        self.lose(is_it, &Status::unavailable("the connection closed"));
+        self.lose(|current| current.is(connection), &closed());
         self.app.keep_at_once();
+    }
+
+    /// Forgets the connection if it has closed before the app knew whose it is, and says whether it has.
+    fn lose_if_closed(&self) -> bool {
+        let current = self.state().connection().cloned();
+        current.is_some_and(|current| {
+            current.link.has_closed(current.number) && self.lose(|other| other.is(&current), &closed())
+        })
     }
 
     /// Connects over this link.
@@ -554,7 +559,10 @@ impl ChannelInner {
             Err(status) => state.failed(status),
         }
         wake(state);
-        result.map(drop)
+        match result {
+            Ok(_) if self.lose_if_closed() => Err(closed()),
+            result => result.map(drop),
+        }
     }
 
     async fn establish(&self, link: &Link) -> Result<u32, Status> {
@@ -611,6 +619,10 @@ impl ChannelInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn closed() -> Status {
+    Status::unavailable("the connection closed")
 }
 
 /// Wakes whoever waits for a change.

@@ -244,3 +244,27 @@ fn a_connection_that_nobody_waits_for_any_more_is_closed() {
     world.shut_down();
     assert!(world.join().is_ok());
 }
+
+#[test]
+fn a_connection_that_closes_before_it_is_known_does_not_count_as_ready() {
+    let mut world = World::new();
+    let app = world.app();
+    let witness = block_on(NotesClient::connect(&app)).unwrap();
+    let stats = world.service.stats.clone();
+    let made = stats.connections.load(Ordering::SeqCst);
+    stats.is_deaf.store(true, Ordering::SeqCst);
+    let mut connecting = Box::pin(NotesClient::connect(&app));
+    let polled = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    stats.is_deaf.store(false, Ordering::SeqCst);
+    eventually("it is made", || stats.connections.load(Ordering::SeqCst) > made);
+    world.shut_down();
+    world.join().unwrap();
+    eventually("the server's connections are closed", || {
+        witness.channel.state() != ChannelState::Ready
+    });
+    if let Ok(client) = block_on(connecting) {
+        // Or else it closes just now.
+        eventually("it is lost", || client.channel.state() != ChannelState::Ready);
+    }
+}

@@ -142,6 +142,13 @@ pub(crate) struct Connection {
     pub(crate) number: u32,
 }
 
+impl Connection {
+    /// Whether both are the same one.
+    pub(crate) fn is(&self, other: &Connection) -> bool {
+        self.number == other.number && Arc::ptr_eq(&self.link, &other.link)
+    }
+}
+
 /// A new call of a client.
 pub(crate) struct NewCall {
     pub(crate) connection: u32,
@@ -180,6 +187,11 @@ impl Link {
         // So that it is watched at rest, should nothing be called for now.
         link.keep_ticking();
         Ok(link)
+    }
+
+    /// Whether a connection of a client is over.
+    pub(crate) fn has_closed(&self, connection: u32) -> bool {
+        self.outbox().closed.contains(connection)
     }
 
     /// Opens a call and submits its first step.
