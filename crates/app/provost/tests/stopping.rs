@@ -132,11 +132,17 @@ fn a_server_that_is_told_to_stop_while_it_binds_stops() {
 
 /// Tells a server that offers the notes through this app to stop, while nothing is answered.
 fn stop_while_it_binds(server: &App, stats: &Stats) {
+    stop_unanswered(server, stats);
+    stats.is_deaf.store(false, Ordering::SeqCst);
+}
+
+/// The same, and from then on nothing is answered.
+fn stop_unanswered(server: &App, stats: &Stats) {
     stats.is_deaf.store(true, Ordering::SeqCst);
     let builder = Server::builder().app(server).add_service(Notes::default());
-    let ended = builder.serve_blocking_with_shutdown(std::future::ready(()));
-    stats.is_deaf.store(false, Ordering::SeqCst);
-    ended.unwrap();
+    builder
+        .serve_blocking_with_shutdown(std::future::ready(()))
+        .unwrap();
 }
 
 #[test]
@@ -153,6 +159,36 @@ fn what_is_bound_for_a_server_that_is_gone_by_then_is_taken_back() {
     stop_while_it_binds(&server, stats);
     eventually("it is taken back", || unbinds() == 2);
     assert!(block_on(NotesClient::connect(&app)).is_err());
+}
+
+#[test]
+fn a_server_is_not_refused_for_what_one_that_is_gone_has_asked_for() {
+    let mut world = World::empty();
+    let (server, app) = (world.app(), world.app());
+    // Its node knows the schema from then on, and binds at once.
+    world.serve_through(&server, Notes::default(), |builder| builder);
+    world.shut_down();
+    world.join().unwrap();
+    let is_deaf = &world.service.stats.is_deaf;
+    stop_unanswered(&server, &world.service.stats);
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let ready = is_ready.clone();
+    let builder = Server::builder().app(&server).add_service(Notes::default());
+    let builder = builder.on_ready(move || ready.store(true, Ordering::SeqCst));
+    let (sender, mut stop) = provost::stream::<()>(1);
+    let stopped = poll_fn(move |context| Pin::new(&mut stop).poll_next(context).map(drop));
+    let mut serving = Box::pin(builder.serve_with_shutdown(stopped));
+    let polled = serving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    is_deaf.store(false, Ordering::SeqCst);
+    let thread = std::thread::spawn(move || block_on(serving));
+    eventually("it serves", || {
+        assert!(!thread.is_finished(), "it was refused");
+        is_ready.load(Ordering::SeqCst)
+    });
+    block_on(client_of(&app).echo(Note::new(1, ""))).unwrap();
+    drop(sender);
+    thread.join().unwrap().unwrap();
 }
 
 #[test]

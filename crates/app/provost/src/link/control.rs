@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use prost::Message;
-use provost_shm::{AsFd, BorrowedFd, Interest, Memfd, OwnedFd, PacketSocket, Wait, wait_for};
+use provost_shm::{AsFd, BorrowedFd, Interest, Memfd, OwnedFd, PacketSocket, Wait, now_ns, wait_for};
 use provost_wire::Code;
 use provost_wire::control::{
     AddSchema, PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, Unbind, reply,
@@ -18,6 +18,7 @@ use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 use super::Link;
 use crate::descriptor::ServiceDescriptor;
+use crate::reactor::Timer;
 use crate::status::Status;
 use crate::waker_list::wake;
 
@@ -53,6 +54,9 @@ struct Pending {
 
 /// Requests to bind that were given up before they were answered, at most. What more of them bind stays bound.
 const FORGOTTEN_MAX: usize = 1024;
+
+/// How soon a server that waits for such a one looks again.
+const TAKE_BACK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Services that were taken back and that nobody has asked about, at most.
 const UNBOUND_MAX: usize = 1024;
@@ -158,6 +162,12 @@ impl Control {
         entry.reply
     }
 
+    /// Whether this service may be bound for a request that was given up.
+    fn has_forgotten_bind(&self, service: &str) -> bool {
+        let is_of_it = |entry: &Pending| entry.is_forgotten && entry.binds.as_deref() == Some(service);
+        self.pending().values().any(is_of_it)
+    }
+
     /// Has what was bound for a request that was given up bound no more.
     fn take_back(&self, service: Option<String>, reply: Option<&Result<reply::Body, Status>>) {
         if let (Some(service), Some(Ok(reply::Body::Done(_)))) = (service, reply) {
@@ -261,10 +271,11 @@ impl Control {
             return Some(reply);
         };
         if entry.is_forgotten {
-            let service = entry.binds.take();
-            pending.remove(&id);
+            let service = entry.binds.clone();
             drop(pending);
             self.take_back(service, Some(&reply));
+            // Not before that: whoever binds the service next waits for it.
+            self.pending().remove(&id);
             return None;
         }
         entry.reply.get_or_insert(reply);
@@ -282,6 +293,15 @@ impl Control {
 impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Waits until nothing that a server which is gone has asked for can have this service bound. The service answers requests in their
+/// order, so that this takes no longer than its answer to the next one.
+pub(crate) async fn until_taken_back(link: &Link, service: &str) {
+    let until_ns = now_ns().saturating_add((CONNECT_TIMEOUT + REPLY_GRACE).as_nanos() as u64);
+    while link.control.has_forgotten_bind(service) && !link.is_dead() && now_ns() < until_ns {
+        Timer::new(TAKE_BACK_PAUSE).wait().await;
     }
 }
 

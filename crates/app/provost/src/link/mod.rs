@@ -40,7 +40,7 @@ use provost_wire::descriptor::{Completion, Parts, Submission, submission_kind};
 use provost_wire::limits::RING_SLOTS_MAX;
 
 pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
-pub(crate) use control::{CONNECT_TIMEOUT, request_with_schema};
+pub(crate) use control::{CONNECT_TIMEOUT, request_with_schema, until_taken_back};
 #[allow(
     unreachable_pub,
     reason = "it is in the signature of the sealed method of `Payload`"

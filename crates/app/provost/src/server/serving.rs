@@ -19,7 +19,7 @@ use super::handler::{Bound, BoxedHandler, Place};
 use super::load::{Overload, RunningCall, ServerCounts};
 use super::{ManagedCall, ServerBuilder, ServerCall, Spawn};
 use crate::context::{CallContext, poll_within};
-use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall, request_with_schema};
+use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall, request_with_schema, until_taken_back};
 use crate::reactor::Timer;
 use crate::status::Status;
 use crate::waker_list::wake;
@@ -153,6 +153,7 @@ impl Serving {
         };
         for index in 0..serving.services.len() {
             let descriptor = serving.services[index].descriptor;
+            until_taken_back(&serving.link, descriptor.name).await;
             let id = serving.link.control.new_id();
             serving.link.register_bind(id, inbox, index);
             let bind = || {
