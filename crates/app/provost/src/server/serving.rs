@@ -470,15 +470,13 @@ pub(super) struct Ready {
 impl Ready {
     /// For who looks at the tasks after that.
     fn register(&self, waker: &Waker) {
-        self.is_woken.store(false, Ordering::SeqCst);
         let mut registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if registered
+        let is_known = registered
             .as_ref()
-            .is_some_and(|registered| registered.will_wake(waker))
-        {
-            return;
-        }
-        let replaced = registered.replace(waker.clone());
+            .is_some_and(|registered| registered.will_wake(waker));
+        let replaced = (!is_known).then(|| registered.replace(waker.clone()));
+        // Not before that: whoever wakes from now on finds this waker, and not one that may be a task's that is over.
+        self.is_woken.store(false, Ordering::SeqCst);
         drop(registered);
         drop(replaced);
     }
