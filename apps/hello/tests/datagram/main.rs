@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use provost::codegen::Service;
 use provost::{Channel, Code, Received, Request, Response, Status};
 use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
 use provost_hello::hello::greeter_client::{self, GreeterClient, SERVICE};
@@ -180,36 +181,66 @@ impl Greeter for HoldUp {
     }
 }
 
+/// A thread that can be held up and may be asked for one thing beside, and one that has so many sessions at most.
+fn held_up_pair(
+    hold_up: &HoldUp,
+    service: impl Service,
+    sessions_max: usize,
+) -> (RpcThread<SocketAddr>, RpcThread<SocketAddr>) {
+    let (mut near, mut far) = (RpcConfig::default(), RpcConfig::default());
+    near.mailbox_max = 1;
+    far.datagram.sessions_max = sessions_max;
+    let holder = GreeterServer::new(hold_up.clone());
+    let near = RpcThread::builder().config(near).add_service(holder);
+    let far = RpcThread::builder().config(far).add_service(service);
+    (near.start(udp()).unwrap(), far.start(udp()).unwrap())
+}
+
+/// Does something while a thread takes nothing that others ask of it.
+async fn while_held_up(near: &RpcThread<SocketAddr>, hold_up: &HoldUp, act: impl FnOnce()) {
+    let caller = RpcThread::builder().start(udp()).unwrap();
+    let client = GreeterClient::new(caller.channel(&SERVICE, near.address()).await.unwrap());
+    let holding = tokio::spawn(async move { client.greet(ask("wait")).await.map(drop) });
+    let [is_held, may_go] = &*hold_up.0;
+    until(|| is_held.load(Ordering::SeqCst)).await;
+    act();
+    may_go.store(true, Ordering::SeqCst);
+    holding.await.unwrap().unwrap();
+}
+
 #[test]
 fn channels_that_are_dropped_while_their_thread_takes_nothing_keep_no_session() {
-    let config = |sessions_max, mailbox_max| {
-        let mut config = RpcConfig::default();
-        config.datagram.sessions_max = sessions_max;
-        config.mailbox_max = mailbox_max;
-        config
-    };
-    let far = RpcThread::builder().config(config(2, 64));
-    let far = far.add_service(GreeterServer::new(Polite)).start(udp()).unwrap();
     let hold_up = HoldUp::default();
-    let near = RpcThread::builder().config(config(64, 1));
-    let near = near.add_service(GreeterServer::new(hold_up.clone()));
-    let near = near.start(udp()).unwrap();
-    let caller = RpcThread::builder().start(udp()).unwrap();
+    let (near, far) = held_up_pair(&hold_up, GreeterServer::new(Polite), 2);
     runtime().block_on(async {
         let channels = [
             channel_when_room(&near, far.address()).await,
             channel_when_room(&near, far.address()).await,
         ];
-        let client = GreeterClient::new(caller.channel(&SERVICE, near.address()).await.unwrap());
-        let holding = tokio::spawn(async move { client.greet(ask("wait")).await.map(drop) });
-        let [is_held, may_go] = &*hold_up.0;
-        until(|| is_held.load(Ordering::SeqCst)).await;
-        drop(channels);
-        may_go.store(true, Ordering::SeqCst);
-        holding.await.unwrap().unwrap();
+        while_held_up(&near, &hold_up, || drop(channels)).await;
         // Of both, or there is no room for two others.
         let _first = channel_when_room(&near, far.address()).await;
         channel_when_room(&near, far.address()).await;
+    });
+}
+
+#[test]
+fn calls_that_are_given_up_while_their_thread_takes_nothing_have_their_handlers_dropped() {
+    let (hold_up, moody) = (HoldUp::default(), MoodyGreeter::default());
+    let (near, far) = held_up_pair(&hold_up, GreeterServer::new(moody.clone()), 64);
+    runtime().block_on(async {
+        let client = GreeterClient::new(channel_when_room(&near, far.address()).await);
+        let mut calls = Vec::new();
+        for count in 1..=3 {
+            let mut call = Box::pin(client.greet(ask("sleep")));
+            let polled =
+                std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending()));
+            assert!(polled.await);
+            calls.push(call);
+            until(|| moody.0.asleep.load(Ordering::SeqCst) == count).await;
+        }
+        while_held_up(&near, &hold_up, || drop(calls)).await;
+        until(|| moody.0.dropped.load(Ordering::SeqCst) == 3).await;
     });
 }
 

@@ -57,7 +57,7 @@ impl<A, S> Remote<A, S> {
     }
 
     /// Has this run in the event loop, however much waits there. Only for what gives up something of the loop: each is given up
-    /// once, so that no more of these wait than the loop has sessions and channels.
+    /// once, so that no more of these wait than the loop has sessions, channels and calls.
     pub(crate) fn give_up(&self, errand: impl FnOnce(&mut S, &mut Context<'_, A, S>) + Send + 'static) {
         self.mailbox.give_up(Box::new(errand));
     }

@@ -284,10 +284,8 @@ impl<A: Address + Send + Sync + 'static> PendingCall for Cell<A> {
         drop(state);
         if !was_over {
             let channel = self.channel;
-            // Without room the server's answer is for nobody, which does no harm.
-            let _ = self
-                .remote
-                .run(move |stubs, context| cancel(stubs, context, channel, call));
+            self.remote
+                .give_up(move |stubs, context| cancel(stubs, context, channel, call));
         }
     }
 }

@@ -318,9 +318,7 @@ impl<A: Address + Send + Sync + 'static> RpcThread<A> {
 impl<A: Address + Send + Sync + 'static> Drop for RpcThread<A> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        while let Err(MailboxFull::Full) = self.remote.run(|stubs, _| stubs.is_over = true) {
-            std::thread::yield_now();
-        }
+        self.remote.give_up(|stubs, _| stubs.is_over = true);
         // What went wrong with the wire, its calls have told.
         let _ = thread.join();
     }
