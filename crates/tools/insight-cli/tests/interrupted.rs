@@ -275,6 +275,16 @@ fn what_never_served_and_ignores_signals_ends_all_the_same() {
         said.contains("stopped by SIGINT before anything was measured"),
         "{said}"
     );
+    // A terminal that goes away.
+    let once = start();
+    kill_process_group(once.pid(), Signal::HUP).unwrap();
+    let (output, said) = once.end();
+    assert_eq!(output.status.code(), Some(1));
+    let said = said.join("\n");
+    assert!(
+        said.contains("stopped by SIGHUP before anything was measured"),
+        "{said}"
+    );
     // While the first one is obeyed, which takes a while here, the second one ends everything at once.
     let mut twice = start();
     twice.interrupt();

@@ -5,6 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::failure::{Doing, ProbeFailure};
+use crate::machine::read;
 use crate::proxies::kill_running_proxies;
 
 /// What shells add to a signal's number for the exit status of a program that it has ended.
@@ -39,8 +40,8 @@ impl StopSignal {
         StopSignal(None)
     }
 
-    /// Is set by SIGINT and SIGTERM, which `tell` is told of. A second one ends this program at once, without what was
-    /// measured, and kills the proxies that it has started.
+    /// Is set by SIGINT, SIGTERM and SIGHUP, which `tell` is told of; not by a SIGHUP that `nohup` has this program ignore. A second one
+    /// ends this program at once, without what was measured, and kills the proxies that it has started.
     ///
     /// # Errors
     /// If signals cannot be waited for.
@@ -106,6 +107,8 @@ impl Default for StopSignal {
 struct OperatorSignals {
     interrupt: Signal,
     terminate: Signal,
+    /// When its terminal goes away.
+    hangup: Option<Signal>,
 }
 
 #[derive(Clone, Copy)]
@@ -116,9 +119,13 @@ struct CaughtSignal {
 
 impl OperatorSignals {
     fn catch() -> std::io::Result<OperatorSignals> {
+        let ignores_hangup =
+            read("/proc/self/status").is_ok_and(|status| is_ignored(&status, SignalKind::hangup()));
+        let hangup = (!ignores_hangup).then(|| signal(SignalKind::hangup()));
         Ok(OperatorSignals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: hangup.transpose()?,
         })
     }
 
@@ -126,6 +133,33 @@ impl OperatorSignals {
         tokio::select! {
             _ = self.interrupt.recv() => CaughtSignal { kind: SignalKind::interrupt(), name: "SIGINT" },
             _ = self.terminate.recv() => CaughtSignal { kind: SignalKind::terminate(), name: "SIGTERM" },
+            Some(_) = heard(&mut self.hangup) => CaughtSignal { kind: SignalKind::hangup(), name: "SIGHUP" },
         }
+    }
+}
+
+/// The next signal, if it is waited for at all.
+async fn heard(signal: &mut Option<Signal>) -> Option<()> {
+    signal.as_mut()?.recv().await
+}
+
+/// Whether a process whose `/proc/PID/status` this is was started so that it ignores a signal.
+fn is_ignored(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_ignores_is_read_from_its_status() {
+        let status =
+            "Name:\tcat\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000000002\n";
+        assert!(is_ignored(status, SignalKind::hangup()));
+        assert!(!is_ignored(status, SignalKind::interrupt()));
+        assert!(!is_ignored("Name:\tcat\n", SignalKind::hangup()));
     }
 }
