@@ -1,7 +1,7 @@
 //! Files that the subcommands read and write, each within a bound, and the options that they share.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::builder::RangedU64ValueParser;
@@ -86,9 +86,43 @@ pub(crate) fn check_output(path: Option<&Path>) -> Result<(), Failure> {
 pub(crate) fn write_text(path: Option<&Path>, text: &str) -> Result<(), Failure> {
     match path {
         None => provost_terminal::output::print(text),
-        Some(path) => std::fs::write(path, text)
-            .map_err(|error| Failure::failed(format!("{}: {error}", path.display()))),
+        Some(path) => {
+            write_whole(path, text).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+        }
     }
+}
+
+/// Writes a file beside its place first: whatever happens, what was there is there until all of the text is. Where that cannot be, as
+/// in a folder that takes no further file or at a device, the file itself is written.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let is_file = path.is_file();
+    // What a link leads to is replaced, not the link.
+    let place = if is_file {
+        path.canonicalize()?
+    } else {
+        path.to_owned()
+    };
+    let beside = place
+        .file_name()
+        .filter(|_| is_file || !path.exists())
+        .map(|name| {
+            let mut name = name.to_owned();
+            name.push(format!(".{}.part", std::process::id()));
+            place.with_file_name(name)
+        });
+    let made = beside.and_then(|beside| Some((File::create_new(&beside).ok()?, beside)));
+    let Some((mut file, beside)) = made else {
+        return std::fs::write(path, text);
+    };
+    let mut write = || {
+        if is_file {
+            file.set_permissions(std::fs::metadata(&place)?.permissions())?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &place)
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&beside)))
 }
 
 /// What proxies understand.
@@ -278,7 +312,25 @@ pub(crate) fn time_us(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_it_is_and_where_a_link_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        write_text(Some(&file), "one").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&file, &link).unwrap();
+        write_text(Some(&link), "two").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(link.is_symlink());
+        write_text(Some(Path::new("/dev/null")), "nothing").unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
 
     #[test]
     fn times_have_units() {

@@ -50,6 +50,25 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
+fn what_was_there_stays_when_its_successor_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("acg.yaml");
+    fs::write(&path, "as it was").unwrap();
+    // As on a disk that is full: no file takes a byte.
+    let script =
+        format!("trap '' XFSZ; ulimit -f 0; exec \"$0\" acg derive {EXAMPLES}/traces.json --out acg.yaml");
+    let output = Command::new("/bin/sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_provost-insight")])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("acg.yaml: "), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "as it was");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn from_traces_to_a_decision() {
     let folder = folder();
     let run = |arguments: &str| insight(folder.path(), arguments);
