@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use provost_insight::profile::MachineIdentity;
+use provost_insight::profile::{CoreRegime, MachineIdentity};
 use sha2::{Digest, Sha256};
 
 use crate::failure::{Doing, ProbeFailure};
@@ -47,6 +47,20 @@ fn parse_cores(text: &str) -> Option<Vec<u32>> {
         cores.extend(from..=to);
     }
     Some(cores)
+}
+
+/// How cores of this machine wait that have nothing to do, which the kernel was told when it started.
+pub(crate) fn core_regime() -> CoreRegime {
+    regime_of(&read("/proc/cmdline").unwrap_or_default())
+}
+
+fn regime_of(kernel_command_line: &str) -> CoreRegime {
+    let mut options = kernel_command_line.split_whitespace();
+    if options.any(|option| option == "idle=poll") {
+        CoreRegime::NoHalt
+    } else {
+        CoreRegime::Idle
+    }
 }
 
 /// What makes this machine the same as that of a profile.
@@ -299,6 +313,14 @@ mod tests {
         assert_eq!(parse_cores("0-2,7"), Some(vec![0, 1, 2, 7]));
         assert_eq!(parse_cores("0-4000000000"), None);
         assert_eq!(parse_cores(""), None);
+    }
+
+    #[test]
+    fn cores_do_not_halt_where_the_kernel_was_told_to_poll() {
+        let command_line = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 idle=poll quiet\n";
+        assert_eq!(regime_of(command_line), CoreRegime::NoHalt);
+        assert_eq!(regime_of(&command_line.replace("poll", "halt")), CoreRegime::Idle);
+        assert_eq!(regime_of(""), CoreRegime::Idle);
     }
 
     #[test]

@@ -261,6 +261,7 @@ impl<'a> ProfileSession<'a> {
         let identity = self.setups[0].proxy.identity().clone();
         let machine: MachineIdentity = machine::identity();
         let mut profile = Profile::new(ProfileOrigin::Measured, machine, identity);
+        profile.regime = machine::core_regime();
         profile.taken_at = rfc3339(SystemTime::now());
         if let Some(failure) = failure {
             let (measured, planned) = (self.runs.len(), self.cells() * self.order.repetitions as usize);

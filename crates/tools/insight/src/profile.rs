@@ -98,7 +98,7 @@ pub enum CoreRegime {
     /// Cores that have nothing to do halt.
     #[default]
     Idle,
-    /// Cores are kept from halting.
+    /// Cores poll in place of halting: the kernel was started with `idle=poll`.
     NoHalt,
 }
 
