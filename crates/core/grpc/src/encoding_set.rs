@@ -10,13 +10,19 @@ use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedField};
 pub struct EncodingSet(u8);
 
 impl EncodingSet {
-    /// What every end takes.
+    /// Of an end that has not said what it takes.
+    pub const UNSAID: EncodingSet = EncodingSet(0);
+    /// What every end takes, and nothing else.
     pub const IDENTITY: EncodingSet = EncodingSet(1);
     /// What this implementation takes.
     pub const ALL: EncodingSet = EncodingSet((1 << MessageEncoding::ALL.len()) - 1);
-    /// Reads the value of `grpc-accept-encoding`; encodings that are not known here are read over.
+
+    /// Reads the value of `grpc-accept-encoding`, empty where there is none; encodings that are not known here are read over.
     #[must_use]
     pub fn read(value: &[u8]) -> EncodingSet {
+        if value.is_empty() {
+            return EncodingSet::UNSAID;
+        }
         let named = value
             .split(|byte| *byte == b',')
             .filter_map(|name| MessageEncoding::named(name.trim_ascii()));
@@ -31,6 +37,9 @@ impl EncodingSet {
         if self == EncodingSet::ALL {
             return Cow::Borrowed("identity,gzip,deflate,zstd");
         }
+        if self == EncodingSet::UNSAID {
+            return Cow::Borrowed("");
+        }
         let named = MessageEncoding::ALL
             .into_iter()
             .filter(|encoding| self.contains(*encoding));
@@ -40,7 +49,7 @@ impl EncodingSet {
     /// Whether this encoding is in the set.
     #[must_use]
     pub fn contains(self, encoding: MessageEncoding) -> bool {
-        self.0 & (1 << encoding as u8) != 0
+        encoding == MessageEncoding::Identity || self.0 & (1 << encoding as u8) != 0
     }
 }
 
@@ -70,6 +79,12 @@ mod tests {
         let some = EncodingSet::read(b"snappy , gzip,,zstd");
         let has = MessageEncoding::ALL.map(|encoding| some.contains(encoding));
         assert_eq!(has, [true, true, false, true]);
-        assert_eq!(EncodingSet::read(b""), EncodingSet::IDENTITY);
+        assert_eq!(EncodingSet::read(b"identity"), EncodingSet::IDENTITY);
+        assert_eq!(EncodingSet::read(b"snappy"), EncodingSet::IDENTITY);
+        assert_eq!(EncodingSet::IDENTITY.names(), "identity");
+        // Who says nothing has not said that it takes nothing compressed.
+        assert_eq!(EncodingSet::read(b""), EncodingSet::UNSAID);
+        assert_eq!(EncodingSet::UNSAID.names(), "");
+        assert!(EncodingSet::UNSAID.contains(MessageEncoding::Identity));
     }
 }

@@ -319,7 +319,9 @@ fn write_encoding(encoding: MessageEncoding, fields: &mut FieldList) {
 }
 
 fn write_accepts(accepts: EncodingSet, fields: &mut FieldList) {
-    fields.push(b"grpc-accept-encoding", accepts.names().as_bytes());
+    if accepts != EncodingSet::UNSAID {
+        fields.push(b"grpc-accept-encoding", accepts.names().as_bytes());
+    }
 }
 
 fn text(value: &[u8]) -> Option<String> {

@@ -69,7 +69,7 @@ impl GrpcTransport {
             return;
         };
         self.forget_replay(id);
-        if head.accepts != EncodingSet::IDENTITY {
+        if head.accepts != EncodingSet::UNSAID {
             self.server_accepts = Some(head.accepts);
         }
         let Some(call) = self.calls.get_mut(&id) else {

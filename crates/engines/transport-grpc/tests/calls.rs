@@ -336,25 +336,29 @@ fn requests_are_compressed_as_the_app_asks_or_the_route_says() {
 #[test]
 fn a_server_gets_nothing_compressed_that_it_has_said_it_does_not_take() {
     let gzip = MessageEncoding::Gzip;
-    let mut rig = TransportRig::new();
-    // Before it has said anything, the caller's word counts.
-    rig.push(begin(1, UNARY, Parts::MESSAGE | Parts::END, &[], Some(b"x")));
-    rig.run();
-    let (call, _) = rig.server.request();
-    let head = ResponseHead {
-        accepts: EncodingSet::read(b"zstd"),
-        ..ResponseHead::default()
-    };
-    rig.server.grpc.respond(call, &head, rig.now).unwrap();
-    rig.run();
-    let (named, message) = requested(&mut rig, 2, Some(gzip));
-    assert_eq!(
-        (named, message.form),
-        (MessageEncoding::Identity, MessageForm::Plain)
-    );
-    // The head of that answer says that it takes all.
-    let (named, _) = requested(&mut rig, 3, Some(gzip));
-    assert_eq!(named, gzip);
+    for (said, first) in [
+        ("zstd", MessageEncoding::Identity),
+        ("identity", MessageEncoding::Identity),
+        // Before it has said anything, the caller's word counts.
+        ("", gzip),
+    ] {
+        let mut rig = TransportRig::new();
+        rig.push(begin(1, UNARY, Parts::MESSAGE | Parts::END, &[], Some(b"x")));
+        rig.run();
+        let (call, _) = rig.server.request();
+        let head = ResponseHead {
+            accepts: EncodingSet::read(said.as_bytes()),
+            ..ResponseHead::default()
+        };
+        rig.server.grpc.respond(call, &head, rig.now).unwrap();
+        rig.run();
+        let (named, message) = requested(&mut rig, 2, Some(gzip));
+        assert_eq!(named, first, "{said:?}");
+        assert_eq!(message.form == MessageForm::Plain, first != gzip, "{said:?}");
+        // The head of that answer says that it takes all.
+        let (named, _) = requested(&mut rig, 3, Some(gzip));
+        assert_eq!(named, gzip, "{said:?}");
+    }
 }
 
 /// The status of a call that is answered with a message which says that it is compressed.
