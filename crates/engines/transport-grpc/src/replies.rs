@@ -125,11 +125,22 @@ impl GrpcTransport {
             let reason = "the server sent more than one response, and the method has one";
             return self.end_call(id, WRONG_NUMBER, reason);
         }
-        if self.held_cost > HELD_BYTES_MAX {
-            let reason = "messages that have come wait for the app, and fill their share of memory";
-            return self.end_call(id, Code::ResourceExhausted, reason);
-        }
         self.note_ready(id);
+        if self.held_cost > HELD_BYTES_MAX {
+            self.end_largest();
+        }
+    }
+
+    /// Ends the call of which the most waits for the app.
+    fn end_largest(&mut self) {
+        let held = self.calls.iter().map(|(id, call)| (call.held_cost(), *id));
+        let Some((_, id)) = held.max() else { return };
+        if let Some(call) = self.calls.get_mut(&id) {
+            // Should its status have come, the app is not to take it for that of all messages.
+            call.end = None;
+        }
+        let reason = "messages that have come wait for the app, and fill their share of memory";
+        self.end_call(id, Code::ResourceExhausted, reason);
     }
 
     fn on_end(&mut self, at: usize, stream: u32, status: GrpcStatus, trailers: &[u8], cause: EndCause) {

@@ -108,7 +108,11 @@ fn empty_messages_that_nobody_reads_end_their_call() {
     }
     told.retain(|told| told.parts == Parts::CANCEL);
     assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((told[0].call, told[0].status), (CALLS, Code::ResourceExhausted));
+    // It is one of those that hold the most, and not the one whose messages came last.
+    assert_eq!(
+        (told[0].call, told[0].status),
+        (CALLS - 1, Code::ResourceExhausted)
+    );
 }
 
 #[test]
