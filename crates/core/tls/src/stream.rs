@@ -228,7 +228,8 @@ impl<S: Read + Write> TlsStream<S> {
         self.identity.clone()
     }
 
-    fn is_shaking(&self) -> bool {
+    /// Whether hands are still shaken.
+    pub fn is_shaking(&self) -> bool {
         matches!(self.stage, StreamStage::Shaking(_))
     }
 

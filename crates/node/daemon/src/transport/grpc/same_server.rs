@@ -25,21 +25,13 @@ impl<S: Read + Write> SameServerCarrier<S> {
         }
     }
 
-    /// Judges who the server has proved to be, as soon as it has.
+    /// Judges who the server has proved to be, once hands are shaken: a certificate may name nobody.
     fn judge(&mut self) -> io::Result<()> {
-        if self.expected.is_none() {
+        if self.expected.is_none() || self.carrier.0.is_shaking() {
             return Ok(());
         }
         let identity = self.carrier.0.identity();
-        match identity.name() {
-            // Hands may still be shaken.
-            "" => Ok(()),
-            name => self.judge_name(name),
-        }
-    }
-
-    /// Judges who the server has proved to be, now that hands are shaken: a certificate may name nobody.
-    fn judge_name(&mut self, name: &str) -> io::Result<()> {
+        let name = identity.name();
         let Some(expected) = self.expected.take_if(|expected| expected.as_str() != name) else {
             self.expected = None;
             return Ok(());
@@ -68,15 +60,15 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
             if !self.carrier.0.shake_hands()? {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            let identity = self.carrier.0.identity();
-            self.judge_name(identity.name())?;
+            self.judge()?;
         }
         self.carrier.write_ready(pieces)
     }
 
     fn flush_ready(&mut self) -> io::Result<()> {
+        let flushed = self.carrier.flush_ready();
         self.judge()?;
-        self.carrier.flush_ready()
+        flushed
     }
 
     fn waits_for_peer(&self) -> bool {
@@ -91,8 +83,9 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for SameServerCarrier<S> {
         self.carrier.socket()
     }
 
+    /// A successor knows of nobody whom the server has to prove to be.
     fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
-        self.carrier.carried_socket()
+        self.carrier.carried_socket().filter(|_| self.expected.is_none())
     }
 
     fn save(&self, out: &mut FieldWriter) {
@@ -170,6 +163,27 @@ mod tests {
                 "{error}"
             );
             assert!(read.is_empty(), "{read:?}");
+        }
+    }
+
+    /// Nobody would judge it in the process of a successor.
+    #[test]
+    fn a_server_is_judged_before_a_successor_goes_on_with_the_connection() {
+        for (called, expected, is_same) in [
+            (NAME, NAME, true),
+            (NAME, "another.test", false),
+            ("127.0.0.1", "another.test", false),
+        ] {
+            let (client, mut server) = ends(called);
+            let mut carrier = SameServerCarrier::new(client, expected);
+            while carrier.carrier.0.is_shaking() {
+                assert!(carrier.carried_socket().is_none());
+                let _ = carrier.flush_ready();
+                let _ = carrier.read_ready(&mut [0; 16]);
+                server.shake_hands().unwrap();
+            }
+            assert_eq!(carrier.carried_socket().is_some(), is_same, "{called} {expected}");
+            assert_eq!(carrier.expected.is_none(), is_same, "{called} {expected}");
         }
     }
 }
