@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -205,9 +206,9 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
                 return Err(error);
             }
         };
-        let stop = socket.stop()?;
         let target = targets.into_iter().find(|target| target.address == address);
-        let attempt = DialAttempt { target, began };
+        let attempt = DialAttempt::new(target, began);
+        let stop = attempt.stop_of(socket.stop()?);
         let named = NamedAddresses {
             met: address,
             all: addresses,
@@ -247,9 +248,29 @@ async fn connect(
 struct DialAttempt {
     target: Option<DialTarget>,
     began: Instant,
+    /// Whoever asked for it has gone, and this end shuts its socket.
+    is_given_up: Arc<AtomicBool>,
 }
 
 impl DialAttempt {
+    fn new(target: Option<DialTarget>, began: Instant) -> DialAttempt {
+        DialAttempt {
+            target,
+            began,
+            is_given_up: Arc::default(),
+        }
+    }
+
+    /// Gives it up by this.
+    fn stop_of(&self, stop: StopHandshake) -> StopHandshake {
+        let is_given_up = Arc::clone(&self.is_given_up);
+        Box::new(move || {
+            // Pairs with the load of who finds the socket shut. Shutting it is a system call, which comes behind.
+            is_given_up.store(true, Ordering::Release);
+            stop();
+        })
+    }
+
     fn succeeded(&self) {
         if let Some(target) = &self.target {
             ATTEMPTS.succeeded(target);
@@ -257,15 +278,18 @@ impl DialAttempt {
     }
 
     fn failed(&self, fault: &grpc::EstablishFault) {
-        let is_the_servers = match fault {
+        if self.is_the_servers(fault) {
+            ATTEMPTS.failed(self.target.as_slice(), self.began, fault);
+        }
+    }
+
+    /// Whether the server is to be spared the next attempt for a while.
+    fn is_the_servers(&self, fault: &grpc::EstablishFault) -> bool {
+        match fault {
             grpc::EstablishFault::Deadline => is_the_servers(io::ErrorKind::TimedOut, self.began),
             grpc::EstablishFault::Io(error) => is_the_servers(error.kind(), self.began),
             grpc::EstablishFault::Protocol(_) => true,
-            // It may be one that this end gave up.
-            grpc::EstablishFault::Closed => false,
-        };
-        if is_the_servers {
-            ATTEMPTS.failed(self.target.as_slice(), self.began, fault);
+            grpc::EstablishFault::Closed => !self.is_given_up.load(Ordering::Acquire),
         }
     }
 }
@@ -585,9 +609,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ends_within_its_handshake_is_no_failure_of_its_server() {
+    fn an_attempt_that_is_given_up_within_its_handshake_is_no_failure_of_its_server() {
         let (socket, _server) = sockets();
+        let attempt = DialAttempt::new(None, Instant::now());
         let stop = ServerSocket::Unix(socket.try_clone().unwrap()).stop().unwrap();
+        let stop = attempt.stop_of(stop);
         let mut stream = server_tls().around(socket, NAME).unwrap();
         assert!(!stream.shake_hands().unwrap());
         // As when the app that has asked for it has gone.
@@ -595,6 +621,20 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         let fault = proved(stream, deadline).err().unwrap();
         assert!(matches!(fault, grpc::EstablishFault::Closed), "{fault}");
+        assert!(!attempt.is_the_servers(&fault));
+    }
+
+    /// gRPC's connection back-off protocol: an attempt has succeeded once the server's SETTINGS have come.
+    #[test]
+    fn a_server_that_closes_what_it_has_accepted_has_failed() {
+        let (socket, server) = sockets();
+        let attempt = DialAttempt::new(None, Instant::now());
+        drop(server);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let config = grpc::GrpcTransportConfig::default();
+        let fault = grpc::GrpcLink::establish(Box::new(socket), &config, deadline, now_ns).unwrap_err();
+        assert!(matches!(fault, grpc::EstablishFault::Closed), "{fault}");
+        assert!(attempt.is_the_servers(&fault));
     }
 
     #[test]
