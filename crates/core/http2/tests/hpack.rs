@@ -260,16 +260,36 @@ fn a_list_over_the_limit_leaves_the_tables_in_step() {
     assert_eq!(decode(&mut decoder, &block).unwrap(), plain(&short));
 }
 
-/// A bomb: a large entry, named thousands of times. The list ends at its limit, and costs no memory.
+/// A bomb: a large entry, named again and again. The list ends at its limit, and costs no memory.
 #[test]
 fn a_bomb_of_indexes_is_counted_and_not_stored() {
     let mut decoder = HpackDecoder::new(16 << 10);
     let value = vec![b'x'; 4_000];
     let entry = [&b"\x40\x01a\x7f\xa1\x1e"[..], &value].concat();
     decoder.fragment(&entry).unwrap();
-    decoder.fragment(&vec![0xbe; 40_000]).unwrap();
+    decoder.fragment(&[0xbe; 60]).unwrap();
     assert_eq!(decoder.end(), Ok(DecodedBlock::OverLimit));
     assert!(decoder.fields().list_bytes() <= 16 << 10);
+}
+
+/// The same thousands of times, whether as whole fields or as names of others, which are copied: the block is not decoded to its end.
+#[test]
+fn a_bomb_without_end_is_refused_before_it_is_decoded() {
+    let name = vec![b'x'; 4_000];
+    let entry = [&b"\x40\x7f\xa1\x1e"[..], &name, b"\x01a"].concat();
+    // A field of the table, its name without an insertion, and with one.
+    for again in [&b"\xbe"[..], b"\x0f\x2f\0", b"\x7e\0"] {
+        let mut decoder = HpackDecoder::new(16 << 10);
+        decoder.fragment(&entry).unwrap();
+        let thousands = again.repeat(10_000);
+        let fields = thousands.chunks(again.len());
+        let decoded = fields
+            .map(|field| decoder.fragment(field))
+            .take_while(Result::is_ok);
+        let decoded = decoded.count();
+        assert!(decoded < 100, "{decoded} of {again:?}");
+        assert_eq!(decoder.fragment(again), Err(HpackError::TooLong));
+    }
 }
 
 /// A block that goes on for ever ends the connection, whether its strings end or not.

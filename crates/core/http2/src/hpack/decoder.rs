@@ -32,8 +32,10 @@ pub enum HpackError {
     /// The block ends within a field.
     #[error("a field block ends within a field")]
     Truncated,
-    /// More bytes than any list within the limit needs.
-    #[error("a field block is longer than {HPACK_BLOCK_LISTS} lists of the largest size")]
+    /// More bytes than any list within the limit needs, or far more fields.
+    #[error(
+        "a field block is longer than {HPACK_BLOCK_LISTS} lists of the largest size, or its list is endless"
+    )]
     TooLong,
 }
 
@@ -42,6 +44,9 @@ pub enum HpackError {
 pub const HPACK_BLOCK_LISTS: usize = 4;
 /// The same for tiny limits of lists, in bytes.
 const BLOCK_BYTES_MIN: usize = 16 << 10;
+/// A list may count so many times the bytes that a block may have. A block can say far more: three bytes of it name an entry of kilobytes,
+/// which is copied for each literal that begins so.
+const LIST_BLOCKS_MAX: usize = 4;
 
 /// What came of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +293,7 @@ impl HpackDecoder {
         if self.block.list_bytes <= self.list_bytes_max {
             self.fields.push(name, value);
         }
-        Ok(())
+        self.check_list_bytes()
     }
 
     fn literal(
@@ -319,6 +324,13 @@ impl HpackDecoder {
         self.fields.close(start, name_end, indexing);
         if self.block.list_bytes > self.list_bytes_max {
             self.fields.pop();
+        }
+        self.check_list_bytes()
+    }
+
+    fn check_list_bytes(&self) -> Result<(), HpackError> {
+        if self.block.list_bytes > self.block_bytes_max().saturating_mul(LIST_BLOCKS_MAX) {
+            return Err(HpackError::TooLong);
         }
         Ok(())
     }
