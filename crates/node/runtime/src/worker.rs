@@ -23,7 +23,7 @@ use crate::orders::ReconfigureOrder;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::poll_token::{KIND_APP, KIND_INBOX, KIND_PATH, KIND_SHIFT, token};
 use crate::polled_app::PolledApp;
-use crate::polled_datapath::{PolledDatapath, submit, submit_blocked, sync_watch};
+use crate::polled_datapath::{PolledDatapath, give_up_blocked, submit, submit_blocked, sync_watch};
 use crate::time_spent::RoundOutcome;
 use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
@@ -488,16 +488,13 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         while taken < BATCH_SUBMISSIONS && !app.blocked.is_full() {
             match app.port.next_request(&mut self.buffers)? {
                 Some(AppRequest::Step { connection, step }) => {
-                    let left = if app.blocked.has(connection) {
-                        Some(Step {
-                            taken_at: now,
-                            ..step
-                        })
-                    } else {
-                        submit(app, paths, hot_paths, now, connection, step)
-                    };
-                    if let Some(step) = left {
-                        app.blocked.push(connection, step);
+                    if !app.blocked.has(connection) {
+                        if let Some(step) = submit(app, paths, hot_paths, now, connection, step) {
+                            app.blocked.push(connection, step);
+                        }
+                    } else if !give_up_blocked(app, connection, &step) {
+                        let taken_at = now;
+                        app.blocked.push(connection, Step { taken_at, ..step });
                     }
                 }
                 Some(AppRequest::Close { connection }) => {
