@@ -109,8 +109,15 @@ fn a_node_with_many_connections_leaves_some_to_others() {
         assert_eq!(first, Answer::Ready);
         agent.succeeds(Ask::Clients { clients: 9 });
         let mut second = world.starting_agent(&a, Executor::TokioCurrent);
-        // It may have its connection for a moment.
-        second.first_answer();
+        let refused = second.first_answer();
+        let Answer::Failed(refused) = &refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(refused.code, Code::ResourceExhausted.number(), "{refused:?}");
+        assert!(
+            refused.message.contains("the peer has 10 of the 16 connections"),
+            "{refused:?}"
+        );
         logged(
             &b,
             "the peer has 10 of the 16 connections that the app may have",

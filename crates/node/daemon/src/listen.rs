@@ -1,12 +1,13 @@
 //! Letting other nodes in.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost_wire::Code;
+use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
 use crate::app_registry::AttachedApp;
@@ -16,11 +17,11 @@ use crate::peer_shares::PeerParty;
 use crate::permits::Permit;
 use crate::places::{HeldPlace, let_losers_go, network_of};
 use crate::refusal::Refusal;
-use crate::relay::RelayAccess;
+use crate::relay::{AdmittedRelay, RelayAccess};
 use crate::runtime::ConnectionId;
-use crate::services::{CallingPeer, Match};
+use crate::services::{CallingPeer, Match, Offer};
 use crate::transport::{
-    Decision, EstablishedPeer, HandshakeTerms, IncomingPeer, PeerIdentity, PeerListener, SpeakingPeer,
+    Decision, EstablishedPeer, HandshakeTerms, IncomingPeer, Limits, PeerIdentity, PeerListener, SpeakingPeer,
 };
 
 /// After an error of accept, such as having no descriptor left.
@@ -95,18 +96,41 @@ async fn welcome(relays: &Rc<RelayAccess>, id: ConnectionId, caller: IncomingPee
         options: connector.config.started.transport_options(),
         deadline,
     };
-    let (established, found) = shake_hands(connector, network, peer, terms, shaking).await?;
-    serve(relays, id, established, &found).await
+    let welcomed = shake_hands(relays, caller.address, peer, terms, shaking).await?;
+    serve(relays, id, welcomed).await
+}
+
+/// A peer with which all is agreed.
+struct WelcomedPeer {
+    established: EstablishedPeer,
+    found: Match,
+    admission: PeerAdmission,
+}
+
+/// What was counted for a peer before it was told that it is welcome.
+enum PeerAdmission {
+    App(Rc<AttachedApp>, Permit),
+    Relay(AdmittedRelay),
+}
+
+/// A handshake asks, from its thread, whether there is room for its peer.
+struct AdmissionRequest {
+    offer: Arc<Offer>,
+    party: PeerParty,
+    /// What the peer is ready to receive.
+    limits: Limits,
+    answer: oneshot::Sender<Result<(), Refusal>>,
 }
 
 /// Shakes hands on a thread for it, as long as it has its place.
 async fn shake_hands(
-    connector: &Connector,
-    network: IpAddr,
+    relays: &RelayAccess,
+    address: SocketAddr,
     peer: SpeakingPeer,
     terms: HandshakeTerms,
     mut place: HeldPlace<IpAddr>,
-) -> Result<(EstablishedPeer, Match), String> {
+) -> Result<WelcomedPeer, String> {
+    let connector = &*relays.connector;
     let live = connector.config.live();
     let allowed = live
         .tls
@@ -118,8 +142,10 @@ async fn shake_hands(
     let deadline = terms.deadline;
     let is_given_up = Arc::new(AtomicBool::new(false));
     let given_up = Arc::clone(&is_given_up);
+    let (asks, mut asked) = mpsc::channel(1);
     let mut handshake = connector.threads.peer_handshakes.run(move || {
         let _entered = span.enter();
+        let network = network_of(address.ip());
         let (mut found, mut claimed) = (None, None);
         let mut established = (peer.handshake)(terms, &mut |hello, schema, identity| {
             if let Some(refusal) = refuse_stranger(&allowed, identity) {
@@ -132,6 +158,14 @@ async fn shake_hands(
                 deadline,
                 is_given_up: &is_given_up,
             });
+            let room = with.as_ref().map_or(Ok(()), |with| {
+                let party = PeerParty::at(identity.name(), &address.to_string());
+                ask_for_room(&asks, &with.offer, party, hello.limits)
+            });
+            if let Err(Refusal { code, message }) = room {
+                let reason = message;
+                return Decision::Refuse { code, reason };
+            }
             found = with;
             claimed.clone_from(&hello.caller);
             decision
@@ -148,17 +182,79 @@ async fn shake_hands(
         }
         Ok::<_, String>((established, found))
     });
-    let ended = tokio::select! {
-        biased;
-        ended = &mut handshake => ended,
-        () = place.lost() => {
-            given_up.store(true, Ordering::Relaxed);
-            (peer.stop)();
-            // The connection may have been agreed on before: it is ended all the same.
-            return Err("it took long, and others have come".to_owned());
+    let mut admission = None;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            Some(request) = asked.recv() => {
+                let AdmissionRequest { offer, party, limits, answer } = request;
+                let admitted = admit(relays, &offer, &party, limits);
+                let told = admitted.as_ref().map(drop).map_err(Refusal::clone);
+                admission = admitted.ok();
+                // It has been given up, if nobody hears this.
+                let _ = answer.send(told);
+            }
+            ended = &mut handshake => break ended,
+            () = place.lost() => {
+                given_up.store(true, Ordering::Relaxed);
+                (peer.stop)();
+                // The connection may have been agreed on before: it is ended all the same.
+                return Err("it took long, and others have come".to_owned());
+            }
         }
     };
-    ended.map_err(|_| "the handshake was cut short")?
+    let (established, found) = ended.map_err(|_| "the handshake was cut short")??;
+    Ok(WelcomedPeer {
+        established,
+        found,
+        admission: admission.ok_or("nobody asked whether there is room")?,
+    })
+}
+
+/// Has the control plane say whether there is room for a peer, which it counts then.
+fn ask_for_room(
+    asks: &mpsc::Sender<AdmissionRequest>,
+    offer: &Arc<Offer>,
+    party: PeerParty,
+    limits: Limits,
+) -> Result<(), Refusal> {
+    let given_up = || {
+        Refusal::new(
+            Code::Unavailable,
+            "the node that serves has given the handshake up",
+        )
+    };
+    let (answer, answered) = oneshot::channel();
+    let request = AdmissionRequest {
+        offer: Arc::clone(offer),
+        party,
+        limits,
+        answer,
+    };
+    asks.blocking_send(request).map_err(|_| given_up())?;
+    answered.blocking_recv().map_err(|_| given_up())?
+}
+
+/// Counts a peer that is to get what was found for it, if there is room.
+fn admit(
+    relays: &RelayAccess,
+    offer: &Offer,
+    party: &PeerParty,
+    limits: Limits,
+) -> Result<PeerAdmission, Refusal> {
+    let connector = &*relays.connector;
+    let Some(app) = offer.app else {
+        let admitted = relays.admit(&offer.schema.service, limits);
+        return admitted.map(PeerAdmission::Relay);
+    };
+    let app = connector.apps.find(app).ok_or_else(app_goes)?;
+    app.check_attached().map_err(|_| app_goes())?;
+    let permit = permit(connector, &app, party)?;
+    Ok(PeerAdmission::App(app, permit))
+}
+
+fn app_goes() -> Refusal {
+    Refusal::new(Code::Unavailable, "the app that serves it is going away")
 }
 
 /// A refusal of a peer that may not connect: any may that the authorities vouch for, unless a list says which.
@@ -171,24 +267,23 @@ fn refuse_stranger(allowed: &[String], peer: &PeerIdentity) -> Option<Decision> 
     })
 }
 
-async fn serve(
-    relays: &Rc<RelayAccess>,
-    id: ConnectionId,
-    established: EstablishedPeer,
-    found: &Match,
-) -> Result<(), String> {
+async fn serve(relays: &Rc<RelayAccess>, id: ConnectionId, welcomed: WelcomedPeer) -> Result<(), String> {
     let connector = &*relays.connector;
     let _guard = connector.quiesce_barrier.enter().await;
+    let WelcomedPeer {
+        established,
+        found,
+        admission,
+    } = welcomed;
     let offer = &found.offer;
-    let Some(app) = offer.app else {
-        let opened = relays.open(id, established, offer).await;
-        return opened.map_err(|refusal| refusal.message);
+    let (app, permit) = match admission {
+        PeerAdmission::App(app, permit) => (app, permit),
+        PeerAdmission::Relay(admitted) => {
+            let opened = relays.open(id, established, offer, admitted).await;
+            return opened.map_err(|refusal| refusal.message);
+        }
     };
-    let app = connector
-        .apps
-        .find(app)
-        .ok_or("the app that serves it is going away")?;
-    let permit = permit(connector, &app, &established).map_err(|refusal| refusal.message)?;
+    app.check_attached().map_err(|_| app_goes().message)?;
     connector
         .open_remote(id, &app.endpoint, &offer.schema, Some(offer), established, permit)
         .await
@@ -197,14 +292,9 @@ async fn serve(
 }
 
 /// Counts one more connection of an app, if there is room for one of this peer.
-fn permit(
-    connector: &Connector,
-    app: &AttachedApp,
-    established: &EstablishedPeer,
-) -> Result<Permit, Refusal> {
+fn permit(connector: &Connector, app: &AttachedApp, party: &PeerParty) -> Result<Permit, Refusal> {
     let connections = &connector.connections;
-    let party = PeerParty::at(&established.identity, &established.address.to_string());
-    let of_peer = || connections.count_of_peer(app.id(), &party);
+    let of_peer = || connections.count_of_peer(app.id(), party);
     connections
         .permits
         .check_peer(&app.connections, of_peer)

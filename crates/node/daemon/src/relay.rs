@@ -34,11 +34,12 @@ use crate::connect::Connector;
 use crate::connections::OpenConnection;
 use crate::grpc::attached;
 use crate::log::{self, EventSubject};
+use crate::permits::Permit;
 use crate::refusal::Refusal;
 use crate::runtime::{AppId, ConnectionId, RuntimeCommand};
 use crate::schemas::BoundSchema;
 use crate::services::Offer;
-use crate::transport::EstablishedPeer;
+use crate::transport::{EstablishedPeer, Limits};
 
 mod carried;
 
@@ -66,6 +67,12 @@ pub(crate) struct NodeRelay {
     peer: String,
     /// Longest message that the other node takes, in bytes.
     message_bytes_max: u32,
+}
+
+/// A relay for which there is room, and which is counted. Nothing is done for it yet.
+pub(crate) struct AdmittedRelay {
+    app: Rc<AttachedApp>,
+    permit: Permit,
 }
 
 impl NodeRelay {
@@ -98,9 +105,9 @@ impl RelayAccess {
         id: ConnectionId,
         established: EstablishedPeer,
         offer: &Offer,
+        admitted: AdmittedRelay,
     ) -> Result<(), Refusal> {
-        let app = self.admit(&offer.schema.service, &established)?;
-        let permit = self.connector.permit(&app)?;
+        let AdmittedRelay { app, permit } = admitted;
         let own = self.connector.services.limits();
         let relay = Rc::new(NodeRelay {
             app: Rc::clone(&app),
@@ -124,8 +131,8 @@ impl RelayAccess {
         Ok(())
     }
 
-    /// The app that a relay is, if there is room for it.
-    fn admit(&self, service: &str, established: &EstablishedPeer) -> Result<Rc<AttachedApp>, Refusal> {
+    /// The app that a relay is, if there is room for it. `limits` are what the other node is ready to receive.
+    pub(crate) fn admit(&self, service: &str, limits: Limits) -> Result<AdmittedRelay, Refusal> {
         let (live, apps) = (self.connector.config.live(), &self.connector.apps);
         let Some(name) = live.exported(service) else {
             let message = format!("no exported [[route]] of this node leads to {service} any more");
@@ -138,8 +145,10 @@ impl RelayAccess {
             admission::check_attachments(&self.connector.config, apps, &table)?;
             connections.set_bound(table.connections);
         }
-        let endpoint = self.endpoint(apps.new_id(), name, &process, compressed_for(established));
-        Ok(Rc::new(attached(endpoint, process, connections)))
+        let endpoint = self.endpoint(apps.new_id(), name, &process, compressed_for(limits));
+        let app = Rc::new(attached(endpoint, process, connections));
+        let permit = self.connector.permit(&app)?;
+        Ok(AdmittedRelay { app, permit })
     }
 
     /// The end of connections that a relay has.
@@ -351,8 +360,8 @@ impl RelayAccess {
 }
 
 /// What becomes of compressed messages for another node: it says what it takes.
-fn compressed_for(established: &EstablishedPeer) -> CompressedMessages {
-    if established.peer_limits.takes_compressed() {
+fn compressed_for(limits: Limits) -> CompressedMessages {
+    if limits.takes_compressed() {
         CompressedMessages::Passed
     } else {
         CompressedMessages::Decompressed
