@@ -502,6 +502,42 @@ fn bounds_of_connections_hold_for_relays_and_clients_that_a_hot_restart_carries(
 }
 
 #[test]
+fn one_node_leaves_others_some_of_the_calls_that_are_passed_on() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let authority = Authority::new();
+        let socket = world.directory().join("server.sock");
+        let _server = TonicServer::at_unix(UnixListener::bind(&socket).unwrap());
+        let at_b = route("grpc", format_args!("unix:{}", socket.display()), EXPORTED)
+            + &bounded("front", 16).replace("connections =", "attachments =")
+            + &authority.vouch_for("b", world.directory());
+        let b = world.node("b", &options(at_b));
+        b.operate(&["schema", "prefetch", PROTO]);
+        let mut calling = |name: &str| {
+            let tables = tcp_listener("web", "web")
+                + &route("tcp", b.address, "")
+                + &authority.vouch_for(name, world.directory());
+            let node = world.node(name, &options(tables));
+            node.operate(&["schema", "prefetch", PROTO]);
+            node
+        };
+        let (a, c) = (calling("a"), calling("c"));
+        let probe = |node: &Node| GrpcProbe::at(&place(node, "web"));
+        let of_a: Vec<GrpcProbe> = (0..10).map(|_| probe(&a)).collect();
+        for probe in &of_a {
+            run(probe.echo("one of ten")).unwrap();
+        }
+        let refused = run(probe(&a).echo("one more")).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+        assert!(
+            refused.message().contains("the peer has 10 of the 16"),
+            "{refused:?}"
+        );
+        run(probe(&c).echo("another node's")).unwrap();
+    });
+}
+
+#[test]
 fn the_second_node_shuts_down_when_calls_have_ended() {
     tested(|| {
         let mut setting = RelaySetting::over("tcp");

@@ -87,6 +87,11 @@ impl OpenConnection {
         self.spec.app.identity.id
     }
 
+    /// Whether it is served here for this party.
+    pub(crate) fn serves_party(&self, party: &PeerParty) -> bool {
+        self.served_party.as_ref() == Some(party)
+    }
+
     /// The user whose app that is.
     fn user(&self) -> u32 {
         self.spec.app.identity.uid
@@ -177,7 +182,7 @@ impl ConnectionRegistry {
     pub(crate) fn count_of_peer(&self, app: AppId, party: &PeerParty) -> usize {
         let mut count = 0;
         self.each_of_app(app, |open| {
-            count += usize::from(open.served_party.as_ref() == Some(party));
+            count += usize::from(open.serves_party(party));
         });
         count
     }

@@ -244,7 +244,7 @@ fn admit(
 ) -> Result<PeerAdmission, Refusal> {
     let connector = &*relays.connector;
     let Some(app) = offer.app else {
-        let admitted = relays.admit(&offer.schema.service, limits);
+        let admitted = relays.admit(&offer.schema.service, party, limits);
         return admitted.map(PeerAdmission::Relay);
     };
     let app = connector.apps.find(app).ok_or_else(app_goes)?;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use crate::config::LimitsConfig;
 
-/// Of the connections that an app may have, one peer may have so many times as many as it leaves to others; one in any case.
+/// Of what an app, or a user, may have, one peer may have so many times as many as it leaves to others; one in any case.
 const SHARE_OF_ROOM: usize = 2;
-/// Of so few connections that an app may have no share is taken: each would be too large a part of them.
+/// Of so few no share is taken: each would be too large a part of them.
 const SHARED_MIN: usize = 16;
 
 /// The node's bounds on connections.
@@ -144,22 +144,13 @@ impl Permits {
         of_peer: impl FnOnce() -> usize,
     ) -> Result<(), TooMany> {
         let (of_app, _) = self.bound_of(app);
-        if of_app < SHARED_MIN {
-            return Ok(());
-        }
         let taken = app.app.load(Ordering::Relaxed);
-        let Some(left) = of_app.checked_sub(taken + 1) else {
-            // There is room for nobody, which is said of the app.
-            return Ok(());
-        };
-        let share = (SHARE_OF_ROOM * left).max(1);
-        if taken < share {
-            return Ok(());
-        }
-        match of_peer() {
-            of_peer if of_peer < share => Ok(()),
-            of_peer => Err(TooMany::Peer { of_peer, of_app }),
-        }
+        check_share(of_app, taken, of_peer).map_err(|of_peer| TooMany::Peer { of_peer, of_app })
+    }
+
+    /// How many connections the apps of an app's user may have, and how many they have.
+    pub(crate) fn of_user(&self, app: &AppConnections) -> (usize, usize) {
+        (self.bounds.get().per_user, app.user.load(Ordering::Relaxed))
     }
 
     /// Counts a connection of an app that is there already, whatever the bounds are by now.
@@ -181,6 +172,26 @@ impl Drop for Permit {
         for counter in &self.counted {
             counter.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// Checks that a peer leaves enough to others with one more of what there may be so many of, `taken` of which are there. `of_peer` counts
+/// those that are the peer's, and is asked only where few are left; what it said is the error.
+pub(crate) fn check_share(most: usize, taken: usize, of_peer: impl FnOnce() -> usize) -> Result<(), usize> {
+    if most < SHARED_MIN {
+        return Ok(());
+    }
+    let Some(left) = most.checked_sub(taken + 1) else {
+        // There is room for nobody, which is said instead.
+        return Ok(());
+    };
+    let share = (SHARE_OF_ROOM * left).max(1);
+    if taken < share {
+        return Ok(());
+    }
+    match of_peer() {
+        of_peer if of_peer < share => Ok(()),
+        of_peer => Err(of_peer),
     }
 }
 

@@ -30,11 +30,13 @@ use crate::admission;
 use crate::app_process::AppProcess;
 use crate::app_registry::AttachedApp;
 use crate::compose::{AppEndpoint, JudgedConnections};
+use crate::config::AppTable;
 use crate::connect::Connector;
 use crate::connections::OpenConnection;
 use crate::grpc::attached;
 use crate::log::{self, EventSubject};
-use crate::permits::Permit;
+use crate::peer_shares::PeerParty;
+use crate::permits::{self, AppConnections, Permit};
 use crate::refusal::Refusal;
 use crate::runtime::{AppId, ConnectionId, RuntimeCommand};
 use crate::schemas::BoundSchema;
@@ -132,7 +134,12 @@ impl RelayAccess {
     }
 
     /// The app that a relay is, if there is room for it. `limits` are what the other node is ready to receive.
-    pub(crate) fn admit(&self, service: &str, limits: Limits) -> Result<AdmittedRelay, Refusal> {
+    pub(crate) fn admit(
+        &self,
+        service: &str,
+        party: &PeerParty,
+        limits: Limits,
+    ) -> Result<AdmittedRelay, Refusal> {
         let (live, apps) = (self.connector.config.live(), &self.connector.apps);
         let Some(name) = live.exported(service) else {
             let message = format!("no exported [[route]] of this node leads to {service} any more");
@@ -141,14 +148,62 @@ impl RelayAccess {
         admission::check_room(&self.connector.config, apps, UNKNOWN_USER)?;
         let connections = self.connector.connections.permits.of_app(UNKNOWN_USER);
         let mut process = AppProcess::unknown();
-        if let Some(table) = self.connector.authority.admit(&live, name, &mut process)? {
-            admission::check_attachments(&self.connector.config, apps, &table)?;
+        let table = self.connector.authority.admit(&live, name, &mut process)?;
+        if let Some(table) = &table {
+            admission::check_attachments(&self.connector.config, apps, table)?;
             connections.set_bound(table.connections);
         }
+        self.check_share(party, table.as_ref(), &connections)?;
         let endpoint = self.endpoint(apps.new_id(), name, &process, compressed_for(limits));
         let app = Rc::new(attached(endpoint, process, connections));
         let permit = self.connector.permit(&app)?;
         Ok(AdmittedRelay { app, permit })
+    }
+
+    /// Checks that the relays of one peer leave room to those of others. They count as one user, together with clients over TCP.
+    fn check_share(
+        &self,
+        party: &PeerParty,
+        table: Option<&AppTable>,
+        connections: &AppConnections,
+    ) -> Result<(), Refusal> {
+        let (config, apps) = (&self.connector.config, &self.connector.apps);
+        let live = config.live();
+        let check = |key: &str, [most, taken]: [usize; 2], of_peer: &dyn Fn() -> usize| {
+            permits::check_share(most, taken, of_peer).map_err(|of_peer| {
+                let message = format!(
+                    "the peer has {of_peer} of the {most} that {key} allows calls which are passed on: the rest is for other peers"
+                );
+                config.over_limit(key, message)
+            })
+        };
+        let relays = || self.of_party(party).len();
+        let attached = [live.limits.apps_per_user, apps.count_of_user(UNKNOWN_USER)];
+        check("limits.apps_per_user", attached, &relays)?;
+        if let Some((table, most)) = table.and_then(|table| Some((table, table.attachments?))) {
+            let attached = [most, apps.count_of_table(&live, &table.name)];
+            check(&live.key_of_app_table(table, "attachments"), attached, &relays)?;
+        }
+        let (most, taken) = self.connector.connections.permits.of_user(connections);
+        check("limits.connections_per_user", [most, taken], &|| {
+            let mut count = 0;
+            for relay in self.of_party(party) {
+                self.connector.connections.each_of_app(relay, |_| count += 1);
+            }
+            count
+        })
+    }
+
+    /// The relays of one peer.
+    fn of_party(&self, party: &PeerParty) -> Vec<AppId> {
+        let connections = &self.connector.connections;
+        let serves = |relay: &NodeRelay| {
+            let open = connections.find(relay.serves);
+            open.is_some_and(|open| open.serves_party(party))
+        };
+        let relays = self.relays.borrow();
+        let of_party = relays.iter().filter(|(_, relay)| serves(relay));
+        of_party.map(|(app, _)| *app).collect()
     }
 
     /// The end of connections that a relay has.
