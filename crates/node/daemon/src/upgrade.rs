@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::ListenerConfig;
 
 /// Upgrades that wait for their turn: one is under way, the others are told so.
-const WAITING_MAX: usize = 4;
+pub(crate) const UPGRADES_WAITING_MAX: usize = 4;
 
 /// What is to take over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub(crate) type UpgradeSender = mpsc::Sender<UpgradeOrder>;
 
 /// A queue for requests.
 pub(crate) fn queue() -> (UpgradeSender, UpgradeQueue) {
-    mpsc::channel(WAITING_MAX)
+    mpsc::channel(UPGRADES_WAITING_MAX)
 }
 
 /// Gives an order, which is refused while too many wait.

@@ -75,7 +75,7 @@ pub fn pass_on(process: u32, told: PassedOn) {
 }
 
 /// Has another process take over. On failure this one goes on as if nothing had happened.
-/// Until that one is ready, it is given up when `shutdown` says that this one is to end.
+/// Until that one is ready, that is given up when `shutdown` says that this one is to end.
 pub(crate) async fn replace(
     plane: &ControlPlane,
     request: &UpgradeRequest,
@@ -85,7 +85,11 @@ pub(crate) async fn replace(
         return Err(UpgradeError::FirstProcess);
     }
     let began = Instant::now();
-    let unchanged = plane.policies.hold().await;
+    let mut shutdown = pin!(shutdown);
+    let unchanged = tokio::select! {
+        unchanged = plane.policies.hold() => unchanged,
+        () = &mut shutdown => return Err(UpgradeError::ShuttingDown),
+    };
     let _unchanged = unchanged.map_err(|_| UpgradeError::ShuttingDown)?;
     let (preview, known) = save::preview(plane)?;
     let preview = preview.encode_to_vec();

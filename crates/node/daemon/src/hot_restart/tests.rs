@@ -29,6 +29,7 @@ use crate::config::Sources;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Position, Registry};
 use crate::reload::ReloadError;
 use crate::segments::AnnouncedSegments;
+use crate::upgrade::UPGRADES_WAITING_MAX;
 use crate::{Node, NodeParts, Shutdown, StartError};
 
 /// Longer than anything may take that is not broken.
@@ -384,6 +385,46 @@ fn a_node_that_is_to_end_does_not_wait_for_its_successor_to_get_ready() {
     assert!(matches!(outcome, Err(UpgradeError::ShuttingDown)), "{outcome:?}");
     let process = Path::new("/proc").join(process.trim());
     assert!(!process.exists(), "the new process lives on");
+    replaced.node.join();
+}
+
+#[test]
+fn a_node_that_is_to_end_does_not_wait_for_a_reload_before_it_would_be_replaced() {
+    let replaced = ReplacedNode::with_sources(|directory| Sources {
+        file: Some(directory.join("provostd.toml")),
+        ..Sources::default()
+    });
+    let pipe = replaced.file("schemas.pb");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let prefetch = format!("[schemas]\nprefetch = [\"{}\"]\n", pipe.display());
+    std::fs::write(replaced.file("provostd.toml"), prefetch).unwrap();
+    std::thread::scope(|scope| {
+        let reloading = scope.spawn(|| replaced.node.reload());
+        // The reload reads the pipe from here on, until what writes it is dropped.
+        let written = std::fs::File::options().write(true).open(&pipe).unwrap();
+        let until = Instant::now() + WAIT_MAX;
+        // One more than may wait has been taken only once the first does not wait in the queue any more.
+        let mut taken = Vec::new();
+        while taken.len() <= UPGRADES_WAITING_MAX {
+            let mut outcome = replaced.node.begin_upgrade(replaced.request("exit 1"));
+            if outcome.try_recv().is_err() {
+                taken.push(outcome);
+            }
+            assert!(Instant::now() < until, "no upgrade begins");
+        }
+        replaced.node.shut_down(Shutdown::Drain);
+        let outcome = loop {
+            if let Ok(outcome) = taken[0].try_recv() {
+                break outcome;
+            }
+            assert!(Instant::now() < until, "it waits for the reload");
+            std::thread::yield_now();
+        };
+        assert!(matches!(outcome, Err(UpgradeError::ShuttingDown)), "{outcome:?}");
+        drop(written);
+        assert!(reloading.join().unwrap().is_err());
+    });
     replaced.node.join();
 }
 
