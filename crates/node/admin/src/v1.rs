@@ -595,7 +595,7 @@ pub struct UpgradeDaemonRequest {
     /// The program; empty for the one that runs, as it is on disk now.
     #[prost(string, tag = "1")]
     pub binary: ::prost::alloc::string::String,
-    /// How long the new process may take until it is ready; 0 for the default.
+    /// How long the new process may take until it is ready, ten minutes at most; 0 for the default.
     #[prost(uint32, tag = "2")]
     pub timeout_ms: u32,
 }

@@ -14,6 +14,9 @@ use crate::config::ListenerConfig;
 /// Upgrades that wait for their turn: one is under way, the others are told so.
 pub(crate) const UPGRADES_WAITING_MAX: usize = 4;
 
+/// The longest that a new process may be given to get ready: no change, reload or migration is made meanwhile.
+pub(crate) const READY_WITHIN_MAX: Duration = Duration::from_secs(600);
+
 /// What is to take over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpgradeRequest {
@@ -21,7 +24,7 @@ pub struct UpgradeRequest {
     pub binary: Option<PathBuf>,
     /// Its arguments; by default those of this process.
     pub arguments: Option<Vec<OsString>>,
-    /// How long it may take to get ready; a minute without.
+    /// How long it may take to get ready, ten minutes at most; a minute without.
     pub ready_within: Option<Duration>,
 }
 
@@ -58,6 +61,9 @@ pub enum UpgradeError {
          tini, or a pod with shareProcessNamespace)"
     )]
     FirstProcess,
+    /// The new process was to be given too long to get ready.
+    #[error("a new process gets {0:?} at most to get ready, as nothing is changed meanwhile: ask for less")]
+    ReadyWithin(Duration),
     /// The program could not be started.
     #[error("{}: {source}: name a program that this user may run", binary.display())]
     Start {

@@ -413,7 +413,7 @@ pub(crate) struct DaemonUpgrade {
     /// The new program, on the node [default: the one that runs, as it is on disk now]
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     binary: String,
-    /// How long the new process may take until it serves, in milliseconds [default: the daemon's, a minute]
+    /// How long the new process may take until it serves, in milliseconds, ten minutes at most [default: the daemon's, a minute]
     #[arg(long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
     ready_ms: u32,
     #[command(flatten)]

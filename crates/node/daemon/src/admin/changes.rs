@@ -167,6 +167,7 @@ pub(crate) async fn replace(
         .map_err(|_| Status::unavailable("the service is ending"))?;
     let report = report.map_err(|error| match error {
         UpgradeError::ShuttingDown => Status::unavailable(error.to_string()),
+        UpgradeError::ReadyWithin(_) => Status::invalid_argument(error.to_string()),
         UpgradeError::UnderWay | UpgradeError::Start { .. } => Status::failed_precondition(error.to_string()),
         UpgradeError::Lost { .. } => Status::data_loss(error.to_string()),
         _ => Status::aborted(error.to_string()),

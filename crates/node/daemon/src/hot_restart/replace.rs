@@ -24,6 +24,7 @@ use crate::control_plane::ControlPlane;
 use crate::grpc::CarriedClients;
 use crate::runtime::FrozenRuntime;
 use crate::runtimes::NotFrozen;
+use crate::upgrade::READY_WITHIN_MAX;
 
 /// How long the new process may take to get ready, when nothing else is asked for. Nobody waits for it meanwhile.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -83,6 +84,9 @@ pub(crate) async fn replace(
 ) -> Result<Replaced, UpgradeError> {
     if rustix::process::getpid().is_init() {
         return Err(UpgradeError::FirstProcess);
+    }
+    if request.ready_within.is_some_and(|asked| asked > READY_WITHIN_MAX) {
+        return Err(UpgradeError::ReadyWithin(READY_WITHIN_MAX));
     }
     let began = Instant::now();
     let mut shutdown = pin!(shutdown);

@@ -29,7 +29,7 @@ use crate::config::Sources;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Position, Registry};
 use crate::reload::ReloadError;
 use crate::segments::AnnouncedSegments;
-use crate::upgrade::UPGRADES_WAITING_MAX;
+use crate::upgrade::{READY_WITHIN_MAX, UPGRADES_WAITING_MAX};
 use crate::{Node, NodeParts, Shutdown, StartError};
 
 /// Longer than anything may take that is not broken.
@@ -426,6 +426,21 @@ fn a_node_that_is_to_end_does_not_wait_for_a_reload_before_it_would_be_replaced(
         assert!(reloading.join().unwrap().is_err());
     });
     replaced.node.join();
+}
+
+#[test]
+fn a_successor_that_may_take_longer_than_others_should_wait_is_not_started() {
+    let replaced = ReplacedNode::new();
+    let request = UpgradeRequest {
+        ready_within: Some(READY_WITHIN_MAX + Duration::from_millis(1)),
+        ..replaced.request("touch \"$0/started\"")
+    };
+    let outcome = replaced.node.upgrade(request);
+    assert!(
+        matches!(outcome, Err(UpgradeError::ReadyWithin(_))),
+        "{outcome:?}"
+    );
+    assert!(!replaced.file("started").exists());
 }
 
 #[test]
