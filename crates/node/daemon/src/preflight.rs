@@ -44,7 +44,7 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     if let Some(problem) = log::level_problem(&config.log) {
         add("log.level", problem);
     }
-    for (key, path) in socket_paths(config) {
+    for (key, path) in made_paths(config) {
         if let Some(problem) = missing_folder(&path) {
             add(&key, problem);
         }
@@ -100,12 +100,15 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
 /// Where service managers make a service's folder when they start it.
 const FOLDERS_MADE_AT_START: [&str; 2] = ["/run", "/var/run"];
 
-/// Paths at which sockets are to be made, each with its key.
-fn socket_paths(config: &Config) -> Vec<(String, PathBuf)> {
+/// Paths at which sockets and files are to be made, each with its key.
+fn made_paths(config: &Config) -> Vec<(String, PathBuf)> {
     let mut paths = vec![("control.socket".to_owned(), config.control.socket.clone())];
     if let (true, Some(admin)) = (config.admin.enabled, &config.admin.socket) {
         paths.push(("admin.socket".to_owned(), admin.clone()));
     }
+    // By default it is beside the control socket.
+    let policies_file = config.admin.policies_file.iter().cloned();
+    paths.extend(policies_file.map(|path| ("admin.policies_file".to_owned(), path)));
     let mut add = |key: &str, address: Option<ListenAddress>| {
         if let Some(ListenAddress::Unix(path)) = address {
             paths.push((key.to_owned(), path));
@@ -123,7 +126,7 @@ fn socket_paths(config: &Config) -> Vec<(String, PathBuf)> {
     paths
 }
 
-/// What is wrong with the folder of a socket that is to be made.
+/// What is wrong with the folder of what is to be made.
 fn missing_folder(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let may_be_made = FOLDERS_MADE_AT_START.iter().any(|made| folder.starts_with(made));

@@ -98,13 +98,16 @@ fn a_configuration_is_checked_and_its_faults_are_named() {
 }
 
 #[test]
-fn a_socket_whose_folder_is_not_there_is_refused_before_anything_starts() {
-    let (code, text) =
-        check("[control]\nsocket = \"/nonexistent/x.sock\"\n[observe]\nlisten = \"unix:/gone/m\"\n");
+fn what_is_to_be_made_where_there_is_no_folder_is_refused_before_anything_starts() {
+    let (code, text) = check(
+        "[control]\nsocket = \"/nonexistent/x.sock\"\n[observe]\nlisten = \"unix:/gone/m\"\n\
+         [admin]\npolicies_file = \"/none/policies.toml\"\n",
+    );
     assert_eq!(code, Some(2));
     for said in [
         "control.socket: /nonexistent/x.sock: there is no directory /nonexistent",
         "observe.listen: /gone/m: there is no directory /gone",
+        "admin.policies_file: /none/policies.toml: there is no directory /none",
     ] {
         assert!(text.contains(said), "{text}");
     }
