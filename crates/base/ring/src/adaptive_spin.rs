@@ -11,6 +11,10 @@
 //! ([`ContentionBackoff`]): then who rings its doorbell gets it the core at once. One late return alone says little: beside a job
 //! of the idle class, a side that yields a hundred thousand times a second gets its core back late a few times in that
 //! second, and to sleep for longer than that job runs would cost more than it takes.
+//!
+//! Each time that a side gives its core away, it goes back in the kernel's order by a time slice, so one that is alone on its core and
+//! does so after each look puts even a job of the idle class ahead of it within milliseconds. A core that comes back at once was
+//! wanted by nobody, and is given away less often from then on ([`YieldPace`]).
 
 /// How much longer than its base time a side polls while work follows work closely.
 pub const LONGER: u64 = 4;
@@ -20,6 +24,11 @@ pub const TURN_NS: u64 = 200_000;
 /// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds: the turns of
 /// four others, and what is longer than a turn because handlers run in it.
 const YIELD_NS_MAX: u64 = 1_000_000;
+/// A core that comes back within this was wanted by nobody, in nanoseconds: to let another thread run takes two changes of context.
+const UNWANTED_NS_MAX: u64 = 1_000;
+/// How far apart, in nanoseconds, a side gives away a core that nobody wants: at first, and from when on no further. What then comes
+/// to want it waits for as long, at most.
+const YIELDS_APART_NS: (u64, u64) = (500, 7_500);
 /// Late returns that lie further apart than this do not tell of others that want the core all the time, in nanoseconds: two time
 /// slices of those would be nearer.
 const LATE_APART_NS: u64 = 20_000_000;
@@ -73,6 +82,39 @@ impl ContentionBackoff {
     #[must_use]
     pub const fn is_contended(self, now_ns: u64) -> bool {
         now_ns < self.until_ns
+    }
+}
+
+/// How often a side that polls gives its core away: after each look while others take it, seldom while nobody does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct YieldPace {
+    /// When it is time to again.
+    pub due_ns: u64,
+    /// How long after the last time that is.
+    pub apart_ns: u64,
+}
+
+impl YieldPace {
+    /// What a side learns that gave its core away at one time and got it back at another.
+    #[must_use]
+    pub const fn after_yield(self, given_away_ns: u64, back_ns: u64) -> YieldPace {
+        let apart_ns = if back_ns.saturating_sub(given_away_ns) > UNWANTED_NS_MAX {
+            0
+        } else if self.apart_ns < YIELDS_APART_NS.1 {
+            2 * self.apart_ns + YIELDS_APART_NS.0
+        } else {
+            self.apart_ns
+        };
+        YieldPace {
+            due_ns: back_ns.saturating_add(apart_ns),
+            apart_ns,
+        }
+    }
+
+    /// Whether to give the core away now.
+    #[must_use]
+    pub const fn is_due(self, now_ns: u64) -> bool {
+        now_ns >= self.due_ns
     }
 }
 
@@ -212,6 +254,22 @@ mod tests {
         core.yield_for(late_ns);
         core.yield_for(late_ns);
         assert_eq!(core.contention_backoff.for_ns, CROWDED_NS.0);
+    }
+
+    #[test]
+    fn a_core_that_nobody_wants_is_given_away_seldom_until_somebody_takes_it() {
+        let (mut pace, mut now_ns) = (YieldPace::default(), 1_000_000);
+        let mut apart = |taken_ns| {
+            assert!(pace.is_due(now_ns));
+            pace = pace.after_yield(now_ns, now_ns + taken_ns);
+            now_ns += taken_ns + pace.apart_ns;
+            assert!(pace.is_due(now_ns) && !(pace.apart_ns > 0 && pace.is_due(now_ns - 1)));
+            pace.apart_ns
+        };
+        let alone: Vec<u64> = (0..6).map(|_| apart(UNWANTED_NS_MAX)).collect();
+        assert_eq!(alone, [500, 1_500, 3_500, 7_500, 7_500, 7_500]);
+        assert_eq!(apart(UNWANTED_NS_MAX + 1), 0);
+        assert_eq!(apart(UNWANTED_NS_MAX), 500);
     }
 
     #[test]

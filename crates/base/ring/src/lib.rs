@@ -37,7 +37,7 @@ mod tests_loom_frames;
 #[cfg(all(test, loom))]
 mod tests_loom_latch;
 
-pub use adaptive_spin::{AdaptiveSpin, ContentionBackoff, LONGER, TURN_NS};
+pub use adaptive_spin::{AdaptiveSpin, ContentionBackoff, LONGER, TURN_NS, YieldPace};
 pub use atomic::{AtomicU32, AtomicU64};
 pub use frames::{Frame, FrameConsumer, FrameFault, FrameMemory, FrameProducer};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 
 use provost_datapath::{BufferPool, Nanos, Step};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
-use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS};
+use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS, YieldPace};
 use provost_shm::{Doorbell, Interest, Wait};
 
 use crate::blocked_steps::BlockedSteps;
@@ -65,6 +65,7 @@ pub struct RuntimeWorker<P: RuntimePlatform> {
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
     contention_backoff: ContentionBackoff,
+    yield_pace: YieldPace,
     /// When this worker slept or gave its core away last.
     turn_began: Nanos,
     counters: RuntimeCounters,
@@ -140,6 +141,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             now,
             rounds_to_poll: ROUNDS_PER_POLL,
             contention_backoff: ContentionBackoff::default(),
+            yield_pace: YieldPace::default(),
             turn_began: now,
             counters,
             round: RoundOutcome::Polling,
@@ -241,13 +243,17 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         self.inbox.gate.awake();
     }
 
-    /// Gives the core away after [`NextStep::Yield`].
+    /// Gives the core away after [`NextStep::Yield`], unless nobody has wanted it of late.
     pub fn yield_core(&mut self) {
+        if !self.yield_pace.is_due(self.now) {
+            return;
+        }
         self.platform.begin_polling();
         let given_away_at = self.platform.now_ns();
         self.platform.yield_core();
         let back_at = self.platform.now_ns();
         self.turn_began = back_at;
+        self.yield_pace = self.yield_pace.after_yield(given_away_at, back_at);
         if let Some(contention_backoff) = self.contention_backoff.after_yield(given_away_at, back_at) {
             self.contention_backoff = contention_backoff;
             if contention_backoff.is_contended(back_at) {

@@ -16,7 +16,7 @@ use iceoryx2::port::writer::EntryHandleMut;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::{blackboard, event, request_response};
 use provost_figures::Latencies;
-use provost_ring::{AdaptiveSpin, ContentionBackoff};
+use provost_ring::{AdaptiveSpin, ContentionBackoff, YieldPace};
 use provost_shm::{TimeSlice, TimeSliceChoice, now_ns, yield_now};
 
 use crate::run::LoadRun;
@@ -148,6 +148,7 @@ impl SleepPlace {
             node,
             spin: AdaptiveSpin::new(spin.as_nanos() as u64),
             contention: ContentionBackoff::default(),
+            pace: YieldPace::default(),
             slice: TimeSlice::new(TimeSliceChoice::Auto),
             listener: self.events.listener_builder().create()?,
             number: self.numbers.writer_builder().create()?.entry(&SLEEPS)?,
@@ -169,6 +170,7 @@ struct CallSleeper<'a> {
     node: &'a Node<OneThread>,
     spin: AdaptiveSpin,
     contention: ContentionBackoff,
+    pace: YieldPace,
     slice: TimeSlice,
     listener: Listener<OneThread>,
     number: EntryHandleMut<OneThread, u64, u64>,
@@ -219,14 +221,19 @@ impl CallSleeper<'_> {
     ) -> PeerResult<Option<T>> {
         let mut now = since_ns;
         while now - since_ns < self.spin.spin_ns() && !self.contention.is_contended(now) {
-            self.slice.shorten();
-            yield_now();
-            let given_away_ns = std::mem::replace(&mut now, now_ns());
-            if let Some(contention) = self.contention.after_yield(given_away_ns, now) {
-                self.contention = contention;
-                if contention.is_contended(now) {
-                    self.slice.restore();
+            if self.pace.is_due(now) {
+                self.slice.shorten();
+                yield_now();
+                let given_away_ns = std::mem::replace(&mut now, now_ns());
+                self.pace = self.pace.after_yield(given_away_ns, now);
+                if let Some(contention) = self.contention.after_yield(given_away_ns, now) {
+                    self.contention = contention;
+                    if contention.is_contended(now) {
+                        self.slice.restore();
+                    }
                 }
+            } else {
+                now = now_ns();
             }
             if let Some(found) = poll()? {
                 return Ok(Some(found));

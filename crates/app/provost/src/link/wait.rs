@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use provost_ring::{
     AdaptiveSpin, ContentionBackoff, DoorbellWatcher, RingDelivery, RingDrain, RoleHolder, RoleTaken,
-    TURN_NS, WaiterRole,
+    TURN_NS, WaiterRole, YieldPace,
 };
 use provost_shm::{Doorbell, Interest, Ringer, TimeSlice, TimeSliceChoice, Wait, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
@@ -71,6 +71,9 @@ pub(super) struct Waiting {
     crowded_until_ns: AtomicU64,
     crowded_for_ns: AtomicU64,
     late_ns: AtomicU64,
+    /// When to give the core away next (see [`YieldPace`]). Changed like those.
+    yield_due_ns: AtomicU64,
+    yields_apart_ns: AtomicU64,
     /// When who drains the ring gave its core away last, or slept.
     turn_began_ns: AtomicU64,
     /// When the spinner was polled last.
@@ -93,6 +96,8 @@ impl Waiting {
             crowded_until_ns: AtomicU64::new(0),
             crowded_for_ns: AtomicU64::new(0),
             late_ns: AtomicU64::new(0),
+            yield_due_ns: AtomicU64::new(0),
+            yields_apart_ns: AtomicU64::new(0),
             turn_began_ns: AtomicU64::new(0),
             polled_ns: AtomicU64::new(0),
             is_beside: AtomicBool::new(false),
@@ -108,6 +113,19 @@ impl Waiting {
             for_ns: self.crowded_for_ns.load(Ordering::Relaxed),
             late_ns: self.late_ns.load(Ordering::Relaxed),
         }
+    }
+
+    fn yield_pace(&self) -> YieldPace {
+        YieldPace {
+            due_ns: self.yield_due_ns.load(Ordering::Relaxed),
+            apart_ns: self.yields_apart_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set_yield_pace(&self, yield_pace: YieldPace) {
+        let YieldPace { due_ns, apart_ns } = yield_pace;
+        self.yield_due_ns.store(due_ns, Ordering::Relaxed);
+        self.yields_apart_ns.store(apart_ns, Ordering::Relaxed);
     }
 
     fn set_contention_backoff(&self, contention_backoff: ContentionBackoff) {
@@ -262,10 +280,13 @@ impl Waiter {
         let mut looked_ns = began_ns;
         loop {
             // Before it sleeps there is no need: then whoever it waits for gets the core in any case.
-            let now_ns = if self.link.has_spun(looked_ns) || self.link.is_crowded(looked_ns) {
-                now_ns()
-            } else {
+            let is_wanted = self.link.waiting.yield_pace().is_due(looked_ns)
+                && !self.link.has_spun(looked_ns)
+                && !self.link.is_crowded(looked_ns);
+            let now_ns = if is_wanted {
                 self.link.give_core_away(looked_ns)
+            } else {
+                now_ns()
             };
             looked_ns = now_ns;
             if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
@@ -364,6 +385,7 @@ impl Link {
         yield_now();
         let back_ns = now_ns();
         waiting.turn_began_ns.store(back_ns, Ordering::Relaxed);
+        waiting.set_yield_pace(waiting.yield_pace().after_yield(from_ns, back_ns));
         if let Some(contention_backoff) = waiting.contention_backoff().after_yield(from_ns, back_ns) {
             waiting.set_contention_backoff(contention_backoff);
             if contention_backoff.is_contended(back_ns) {
