@@ -16,8 +16,8 @@ mod saved;
 
 use provost_compression::MessageEncoding;
 use provost_datapath::{
-    Body, Buffer, Context, EncodedBody, MessageCompression, Nanos, Offsets, PrivateBytes, PrivateCharge,
-    ReceiveHeap, ReceivedBody, Step, message_offset,
+    Body, Context, EncodedBody, MessageCompression, Nanos, Offsets, PrivateBytes, PrivateCharge, ReceiveHeap,
+    ReceivedBody, Step, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -762,12 +762,7 @@ fn take_step(id: u64, partial: &mut PartialStep, plain_bytes_max: u32) -> Step {
         ..
     } = *partial;
     let body = match std::mem::replace(&mut partial.into, BodyTarget::Nowhere) {
-        BodyTarget::Nowhere if encoding == MessageEncoding::Identity => Body::Empty,
-        // A message of no bytes may say that it is compressed, and does so at the other end.
-        BodyTarget::Nowhere => Body::Encoded(EncodedBody {
-            compression: MessageCompression::new(encoding, plain_bytes_max),
-            ..EncodedBody::plain(Buffer::default(), 0, 0)
-        }),
+        BodyTarget::Nowhere => Body::Empty,
         BodyTarget::Block(block) => Body::Received(ReceivedBody {
             added: None,
             block,

@@ -74,19 +74,6 @@ fn an_end_that_takes_compressed_messages_gets_them_as_they_are() {
     assert_eq!(body.protobuf(), Some(&plain[..]));
 }
 
-/// It is no gzip, but that is for whoever wants the message to say.
-#[test]
-fn a_message_of_no_bytes_is_as_compressed_as_it_came() {
-    let (mut client, mut server) = (end(Role::Client, taking()), end(Role::Server, taking()));
-    client.send_raw(request(&[], 1_000));
-    server.input(&client.output()).unwrap();
-    let body = told(&mut server);
-    assert_eq!(
-        (body.encoding(), body.message()),
-        (MessageEncoding::Gzip, Some(&b""[..]))
-    );
-}
-
 #[test]
 fn an_end_that_does_not_say_so_gets_them_plain() {
     let (compressed, plain) = message();

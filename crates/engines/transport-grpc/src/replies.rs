@@ -375,7 +375,7 @@ impl ResponseMessage {
 fn body_of(block: &[u8], message: ResponseMessage, buffers: &mut BufferPool) -> Body {
     let ResponseMessage { bytes, compression } = message;
     let body = match (block, bytes.len()) {
-        ([], 0) if compression.is_none() => return Body::Empty,
+        ([], 0) => return Body::Empty,
         ([], message_bytes) => {
             let buffer = Buffer::from(bytes);
             EncodedBody::plain(buffer, 0, message_bytes as u32)
