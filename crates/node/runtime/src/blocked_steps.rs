@@ -10,6 +10,8 @@ use provost_wire::descriptor::Parts;
 const BLOCKED_STEPS_MAX: usize = 4096;
 /// Of how many connections, at most: each is tried again in every poll of the app.
 const BLOCKED_CONNECTIONS_MAX: usize = 64;
+/// So many of them are looked at in the time that one step takes to its datapath.
+const LOOKED_AT_PER_STEP: usize = 64;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -35,6 +37,12 @@ impl BlockedSteps {
     pub(crate) fn push(&mut self, connection: u32, step: Step) {
         self.by_connection.entry(connection).or_default().push_back(step);
         self.count += 1;
+    }
+
+    /// What it takes to look for a call among those of a connection, as a number of steps that are taken to datapaths.
+    pub(crate) fn search_cost(&self, connection: u32) -> usize {
+        let steps = self.by_connection.get(&connection);
+        steps.map_or(0, |steps| steps.len() / LOOKED_AT_PER_STEP)
     }
 
     /// Takes out those of a connection.

@@ -9,6 +9,7 @@ use provost_datapath::{BufferPool, Nanos, Step};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
 use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS, YieldPace};
 use provost_shm::{Doorbell, Interest, Wait};
+use provost_wire::descriptor::Parts;
 
 use crate::blocked_steps::BlockedSteps;
 use crate::caller_port::CallerPort;
@@ -498,9 +499,14 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                         if let Some(step) = submit(app, paths, hot_paths, now, connection, step) {
                             app.blocked.push(connection, step);
                         }
-                    } else if !give_up_blocked(app, connection, &step) {
-                        let taken_at = now;
-                        app.blocked.push(connection, Step { taken_at, ..step });
+                    } else {
+                        if step.parts == Parts::CANCEL {
+                            taken += app.blocked.search_cost(connection);
+                        }
+                        if !give_up_blocked(app, connection, &step) {
+                            let taken_at = now;
+                            app.blocked.push(connection, Step { taken_at, ..step });
+                        }
                     }
                 }
                 Some(AppRequest::Close { connection }) => {
