@@ -188,7 +188,7 @@ async fn shake_hands(
             biased;
             Some(request) = asked.recv() => {
                 let AdmissionRequest { offer, party, limits, answer } = request;
-                let admitted = admit(relays, &offer, &party, limits);
+                let admitted = admit(relays, &offer, party, limits);
                 let told = admitted.as_ref().map(drop).map_err(Refusal::clone);
                 admission = admitted.ok();
                 // It has been given up, if nobody hears this.
@@ -239,7 +239,7 @@ fn ask_for_room(
 fn admit(
     relays: &RelayAccess,
     offer: &Offer,
-    party: &PeerParty,
+    party: PeerParty,
     limits: Limits,
 ) -> Result<PeerAdmission, Refusal> {
     let connector = &*relays.connector;
@@ -249,7 +249,7 @@ fn admit(
     };
     let app = connector.apps.find(app).ok_or_else(app_goes)?;
     app.check_attached().map_err(|_| app_goes())?;
-    let permit = permit(connector, &app, party)?;
+    let permit = permit(connector, &app, &party)?;
     Ok(PeerAdmission::App(app, permit))
 }
 

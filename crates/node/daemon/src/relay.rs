@@ -71,10 +71,12 @@ pub(crate) struct NodeRelay {
     message_bytes_max: u32,
 }
 
-/// A relay for which there is room, and which is counted. Nothing is done for it yet.
+/// A relay for which there was room, and whose connection is counted. Nothing is done for it yet.
 pub(crate) struct AdmittedRelay {
     app: Rc<AttachedApp>,
     permit: Permit,
+    party: PeerParty,
+    limits: Limits,
 }
 
 impl NodeRelay {
@@ -109,7 +111,15 @@ impl RelayAccess {
         offer: &Offer,
         admitted: AdmittedRelay,
     ) -> Result<(), Refusal> {
-        let AdmittedRelay { app, permit } = admitted;
+        let AdmittedRelay {
+            app,
+            permit,
+            party,
+            limits,
+        } = admitted;
+        drop((app, permit));
+        // Others may have come since it was asked, and a reload: from here on it is counted among the apps, too.
+        let AdmittedRelay { app, permit, .. } = self.admit(&offer.schema.service, party, limits)?;
         let own = self.connector.services.limits();
         let relay = Rc::new(NodeRelay {
             app: Rc::clone(&app),
@@ -137,7 +147,7 @@ impl RelayAccess {
     pub(crate) fn admit(
         &self,
         service: &str,
-        party: &PeerParty,
+        party: PeerParty,
         limits: Limits,
     ) -> Result<AdmittedRelay, Refusal> {
         let (live, apps) = (self.connector.config.live(), &self.connector.apps);
@@ -153,11 +163,16 @@ impl RelayAccess {
             admission::check_attachments(&self.connector.config, apps, table)?;
             connections.set_bound(table.connections);
         }
-        self.check_share(party, table.as_ref(), &connections)?;
+        self.check_share(&party, table.as_ref(), &connections)?;
         let endpoint = self.endpoint(apps.new_id(), name, &process, compressed_for(limits));
         let app = Rc::new(attached(endpoint, process, connections));
         let permit = self.connector.permit(&app)?;
-        Ok(AdmittedRelay { app, permit })
+        Ok(AdmittedRelay {
+            app,
+            permit,
+            party,
+            limits,
+        })
     }
 
     /// Checks that the relays of one peer leave room to those of others. They count as one user, together with clients over TCP.
