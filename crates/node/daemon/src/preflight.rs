@@ -107,8 +107,9 @@ fn made_paths(config: &Config) -> Vec<(String, PathBuf)> {
         paths.push(("admin.socket".to_owned(), admin.clone()));
     }
     // By default it is beside the control socket.
-    let policies_file = config.admin.policies_file.iter().cloned();
-    paths.extend(policies_file.map(|path| ("admin.policies_file".to_owned(), path)));
+    if let (true, Some(policies)) = (config.admin.enabled, &config.admin.policies_file) {
+        paths.push(("admin.policies_file".to_owned(), policies.clone()));
+    }
     let mut add = |key: &str, address: Option<ListenAddress>| {
         if let Some(ListenAddress::Unix(path)) = address {
             paths.push((key.to_owned(), path));
