@@ -127,17 +127,17 @@ impl<A, S> Mailbox<A, S> {
         self.bell.ring();
     }
 
-    #[inline]
-    pub(crate) fn pop(&self) -> Option<Errand<A, S>> {
-        self.errands.pop().or_else(|| self.given_up.pop())
+    /// Takes what is there now, and what was given up last: whoever gives something up has asked for it before. What comes meanwhile
+    /// waits for the next time, so that neither kind keeps the other waiting.
+    pub(crate) fn take_all(&self) -> impl Iterator<Item = Errand<A, S>> {
+        let (given_up, errands) = (self.given_up.len(), self.errands.len());
+        let errands = std::iter::repeat_with(|| self.errands.pop()).take(errands);
+        let given_up = std::iter::repeat_with(|| self.given_up.pop()).take(given_up);
+        errands.chain(given_up).flatten()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.errands.is_empty() && self.given_up.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.errands.len() + self.given_up.len()
     }
 
     /// Takes nothing more, and drops what is there.
@@ -148,7 +148,7 @@ impl<A, S> Mailbox<A, S> {
     }
 
     fn drop_all(&self) {
-        while self.pop().is_some() {}
+        while self.errands.pop().or_else(|| self.given_up.pop()).is_some() {}
     }
 }
 

@@ -271,8 +271,7 @@ impl<D: RpcDriver, S> RpcLoop<D, S> {
         let (now_ns, mut carrier) = self.driver.carrier();
         let mut did = self.handling.bring_home(carrier.by_ref());
         did |= self.handling.take_answers(carrier.by_ref(), now_ns);
-        for _ in 0..self.mailbox.len() {
-            let Some(errand) = self.mailbox.pop() else { break };
+        for errand in self.mailbox.take_all() {
             let (state, mut context) = self.handling.parts(carrier.by_ref(), now_ns);
             errand(state, &mut context);
             did = true;

@@ -193,7 +193,10 @@ fn a_session_that_nobody_waits_for_any_more_is_closed() {
     turn_until([&mut near, &mut far], 1);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let session = runtime.block_on(connecting).unwrap();
-    let _ = (near.run_once().unwrap(), far.run_once().unwrap());
+    for _ in 0..100 {
+        let _ = (near.run_once().unwrap(), far.run_once().unwrap());
+    }
+    assert_eq!((*near.state(), *far.state()), (1, 1));
     near.parts().1.disconnect(session);
     turn_until([&mut near, &mut far], 0);
 }
