@@ -142,8 +142,8 @@ impl AppBuilder {
     }
 
     /// For how long after the last completion those who wait spin, before they sleep (by default 50 µs), and four
-    /// times as long while completions follow each other that closely. A spinning task gives its core away and lets
-    /// its executor run others each time round.
+    /// times as long while completions follow each other that closely. A spinning task gives its core away, seldom while
+    /// nobody else wants it, and lets its executor run others every 5 µs.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> AppBuilder {
         self.config.waits.spin_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -32,7 +32,7 @@
 //! # Waiting
 //!
 //! Futures of this library run on any executor. One that waits first *spins*: for 50 µs since the last completion it
-//! wakes itself each time it is polled and gives its core away, since waking a process that sleeps takes longer than
+//! wakes itself each time it is polled and gives its core away to whoever wants it, since waking a process that sleeps takes longer than
 //! most calls. After that it sleeps, and takes no processor time: one thread of the library, shared by all, watches
 //! the doorbells. See [`AppBuilder::spin`] and [`AppBuilder::busy_poll`].
 //!

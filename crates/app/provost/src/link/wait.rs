@@ -1,4 +1,4 @@
-//! How an app waits: first it spins, giving its core away each time, then it sleeps.
+//! How an app waits: first it spins, giving its core away to whoever wants it, then it sleeps.
 //!
 //! Of all that wait for something of a link, one at a time has the *role* to look at the completion ring:
 //!
@@ -71,7 +71,7 @@ pub(super) struct Waiting {
     crowded_until_ns: AtomicU64,
     crowded_for_ns: AtomicU64,
     late_ns: AtomicU64,
-    /// When to give the core away next (see [`YieldPace`]). Changed like those.
+    /// When to give the core away next (see [`YieldPace`]). Changed by who gives it away.
     yield_due_ns: AtomicU64,
     yields_apart_ns: AtomicU64,
     /// When who drains the ring gave its core away last, or slept.
@@ -280,10 +280,10 @@ impl Waiter {
         let mut looked_ns = began_ns;
         loop {
             // Before it sleeps there is no need: then whoever it waits for gets the core in any case.
-            let is_wanted = self.link.waiting.yield_pace().is_due(looked_ns)
+            let is_due = self.link.waiting.yield_pace().is_due(looked_ns)
                 && !self.link.has_spun(looked_ns)
                 && !self.link.is_crowded(looked_ns);
-            let now_ns = if is_wanted {
+            let now_ns = if is_due {
                 self.link.give_core_away(looked_ns)
             } else {
                 now_ns()
