@@ -40,16 +40,6 @@ impl TraceContext {
         })
     }
 
-    /// Whether a header has the form of one of a trace that nobody samples. Its ids are not looked at: they are carried on
-    /// as they are.
-    #[must_use]
-    pub fn is_unsampled(header: &[u8]) -> bool {
-        header.len() == TRACEPARENT_BYTES
-            && header.starts_with(b"00-")
-            && (header[35], header[52]) == (b'-', b'-')
-            && hex(&header[53..]).is_some_and(|flags| flags as u8 & SAMPLED == 0)
-    }
-
     /// The header.
     #[must_use]
     pub fn header(&self) -> [u8; TRACEPARENT_BYTES] {
@@ -126,17 +116,6 @@ mod tests {
             (0x00f0_67aa_0ba9_02b7, true)
         );
         assert_eq!(&context.header(), HEADER);
-    }
-
-    #[test]
-    fn a_trace_that_nobody_samples_is_told_by_its_flags() {
-        let mut header = *HEADER;
-        assert!(!TraceContext::is_unsampled(&header));
-        header[54] = b'0';
-        assert!(TraceContext::is_unsampled(&header));
-        header[54] = b'x';
-        assert!(!TraceContext::is_unsampled(&header));
-        assert!(!TraceContext::is_unsampled(b"00-"));
     }
 
     #[test]

@@ -114,12 +114,11 @@ impl Filter for TraceFilter {
 impl TraceFilter {
     fn began(&mut self, call: &mut TracedCall, step: &mut StepView<'_>) {
         let header = step.metadata(TRACEPARENT);
-        if self.sampler.is_parent_based() && header.is_some_and(TraceContext::is_unsampled) {
+        let parent = header.and_then(TraceContext::parse);
+        if self.sampler.is_parent_based() && parent.as_ref().is_some_and(|parent| !parent.is_sampled) {
             // What is there already says so.
             return;
         }
-        let parent = header.and_then(TraceContext::parse);
-        let is_malformed = header.is_some() && parent.is_none();
         let trace_id = match &parent {
             Some(parent) => parent.trace_id,
             None => u128::from(self.ids.next()) << 64 | u128::from(self.ids.next()),
@@ -130,7 +129,7 @@ impl TraceFilter {
             span_id: self.ids.next(),
             is_sampled,
         };
-        if is_malformed {
+        if parent.is_none() {
             // The trace begins anew (W3C Trace Context, section 4.3), so that what belongs to another one ends.
             step.remove_metadata(TRACESTATE);
         }
