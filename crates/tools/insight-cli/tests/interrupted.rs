@@ -24,7 +24,9 @@ impl InterruptedRun {
     fn start(folder: &Path, arguments: &[&str]) -> InterruptedRun {
         let temporary = folder.join("tmp");
         fs::create_dir_all(&temporary).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_provost-insight"))
+        // Whoever started the tests may have had SIGHUP ignored.
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_provost-insight")])
             .args(arguments)
             .current_dir(folder)
             .env("TMPDIR", temporary)
@@ -275,9 +277,11 @@ fn what_never_served_and_ignores_signals_ends_all_the_same() {
         said.contains("stopped by SIGINT before anything was measured"),
         "{said}"
     );
-    // A terminal that goes away.
-    let once = start();
+    // A terminal that goes away, of which the shell tells, and then the kernel.
+    let mut once = start();
     kill_process_group(once.pid(), Signal::HUP).unwrap();
+    once.until("SIGHUP: stopping");
+    kill_process(once.pid(), Signal::HUP).unwrap();
     let (output, said) = once.end();
     assert_eq!(output.status.code(), Some(1));
     let said = said.join("\n");

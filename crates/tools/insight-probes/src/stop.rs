@@ -65,6 +65,8 @@ impl StopSignal {
                         first.name
                     ));
                     switch.stop(first.name);
+                    // Of a terminal that goes away both the shell and the kernel tell.
+                    signals.hangup = None;
                     let second = signals.next().await;
                     kill_running_proxies();
                     std::process::exit(ENDED_BY_SIGNAL + second.kind.as_raw_value());

@@ -1,6 +1,7 @@
 //! `cargo xtask bench insight`: how right profiles and predictions are, measured beside what they are about.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,12 +31,14 @@ fn main() -> ExitCode {
     } else {
         BenchScope::Full
     };
-    let stop = match StopSignal::of_operator(|line| eprintln!("{line}")) {
+    // There is no standard error any more when the terminal has gone away.
+    let tell = |line: &str| drop(writeln!(std::io::stderr(), "{line}"));
+    let stop = match StopSignal::of_operator(tell) {
         Ok(stop) => stop,
         Err(failure) => return failed(&failure.to_string()),
     };
     let mut bench = InsightBench::new(scope, &arguments.only, stop);
-    bench.run(&mut |line| eprintln!("{line}"));
+    bench.run(&mut |line| tell(line));
     print!("{}", bench.text());
     if let Some(path) = &arguments.json {
         let text = match bench.json() {
