@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::RangedU64ValueParser;
@@ -93,9 +94,14 @@ pub(crate) fn write_text(path: Option<&Path>, text: &str) -> Result<(), Failure>
 }
 
 /// Writes a file beside its place first: whatever happens, what was there is there until all of the text is. Where that cannot be, as
-/// in a folder that takes no further file or at a device, the file itself is written.
+/// in a folder that takes no further file, at a device, or in a file of another user, the file itself is written.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let is_file = path.is_file();
+    let is_own = std::fs::symlink_metadata(path).map_or(true, |found| {
+        let is_link_to_nothing = found.is_symlink() && !is_file;
+        let is_of_us = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == found.uid());
+        is_of_us && !is_link_to_nothing
+    });
     // What a link leads to is replaced, not the link.
     let place = if is_file {
         path.canonicalize()?
@@ -104,7 +110,7 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     };
     let beside = place
         .file_name()
-        .filter(|_| is_file || !path.exists())
+        .filter(|_| is_own && (is_file || !path.exists()))
         .map(|name| {
             let mut name = name.to_owned();
             name.push(format!(".{}.part", std::process::id()));
