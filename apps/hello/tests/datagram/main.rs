@@ -143,7 +143,8 @@ fn a_channel_that_nobody_waits_for_any_more_keeps_no_session() {
             let mut opening = Box::pin(near.channel(&SERVICE, far.address()));
             let polled =
                 std::future::poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_pending()));
-            assert!(polled.await);
+            // Where the other thread is quicker than this one it is there already, and given up all the same.
+            let _ = polled.await;
             tokio::time::sleep(pause).await;
             drop(opening);
             channel_when_room(&near, far.address()).await;
