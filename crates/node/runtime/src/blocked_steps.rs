@@ -4,14 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use provost_datapath::Step;
-use provost_wire::descriptor::Parts;
 
 /// Steps of one app that wait so, at most; past it no submission of the app is read.
 const BLOCKED_STEPS_MAX: usize = 4096;
 /// Of how many connections, at most: each is tried again in every poll of the app.
 const BLOCKED_CONNECTIONS_MAX: usize = 64;
-/// So many of them are looked at in the time that one step takes to its datapath.
-const LOOKED_AT_PER_STEP: usize = 64;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -39,47 +36,11 @@ impl BlockedSteps {
         self.count += 1;
     }
 
-    /// What it takes to look for a call among those of a connection, as a number of steps that are taken to datapaths.
-    pub(crate) fn search_cost(&self, connection: u32) -> usize {
-        let steps = self.by_connection.get(&connection);
-        steps.map_or(0, |steps| steps.len() / LOOKED_AT_PER_STEP)
-    }
-
     /// Takes out those of a connection.
     pub(crate) fn take(&mut self, connection: u32) -> VecDeque<Step> {
         let taken = self.by_connection.remove(&connection).unwrap_or_default();
         self.count -= taken.len();
         taken
-    }
-
-    /// Takes out all that waits of a call which its app gives up, if its beginning is among that: then no engine knows of the call, and
-    /// the app is not answered. Says whether that was so.
-    pub(crate) fn give_up(&mut self, connection: u32, call: u64, mut taken: impl FnMut(&Step)) -> bool {
-        let Some(steps) = self.by_connection.get_mut(&connection) else {
-            return false;
-        };
-        let begins = |step: &Step| step.call == call && step.parts.contains(Parts::BEGIN);
-        let Some(at) = steps.iter().position(begins) else {
-            return false;
-        };
-        let before = steps.len();
-        if steps[at].parts.contains(Parts::END) {
-            // Nothing of the call follows. Whoever gives up the oldest calls first has the others not moved for each.
-            steps.remove(at).iter().for_each(taken);
-        } else {
-            steps.retain(|step| {
-                let is_of_call = step.call == call;
-                if is_of_call {
-                    taken(step);
-                }
-                !is_of_call
-            });
-        }
-        self.count -= before - steps.len();
-        if steps.is_empty() {
-            self.by_connection.remove(&connection);
-        }
-        true
     }
 
     /// The connections of which some wait.
@@ -105,6 +66,8 @@ impl BlockedSteps {
 
 #[cfg(test)]
 mod tests {
+    use provost_wire::descriptor::Parts;
+
     use super::*;
 
     #[test]
@@ -136,35 +99,5 @@ mod tests {
             None
         });
         assert_eq!((left, blocked.is_empty()), (vec![2, 4, 6], true));
-    }
-
-    #[test]
-    fn a_call_that_is_given_up_before_it_has_begun_keeps_no_place() {
-        let mut blocked = BlockedSteps::default();
-        let unary = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
-        // Of call 2 the beginning has gone on already.
-        for (call, parts) in [
-            (2, Parts::MESSAGE),
-            (3, unary),
-            (4, Parts::BEGIN),
-            (5, unary),
-            (4, Parts::END),
-        ] {
-            blocked.push(7, Step::new(call, parts));
-        }
-        let mut given_up = Vec::new();
-        let mut give_up = |connection, call| {
-            blocked.give_up(connection, call, |step| given_up.push((step.call, step.parts)))
-        };
-        assert!(!give_up(7, 2) && !give_up(7, 6) && !give_up(8, 3));
-        assert!(give_up(7, 4) && give_up(7, 3));
-        assert_eq!(given_up, [(4, Parts::BEGIN), (4, Parts::END), (3, unary)]);
-        assert_eq!(blocked.count, 2);
-        assert!(blocked.give_up(7, 5, |_| {}) && blocked.has(7));
-        let left: Vec<u64> = blocked.take(7).iter().map(|step| step.call).collect();
-        assert_eq!((left, blocked.is_empty()), (vec![2], true));
-        blocked.push(7, Step::new(8, unary));
-        assert!(blocked.give_up(7, 8, |_| {}));
-        assert!(!blocked.has(7) && blocked.is_empty());
     }
 }

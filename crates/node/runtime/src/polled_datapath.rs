@@ -246,21 +246,7 @@ pub(crate) fn submit_blocked(
     }
 }
 
-/// Carries out a step that gives a call up of which no engine knows yet, and says whether it was one: what waits of the call goes.
-pub(crate) fn give_up_blocked(app: &mut PolledApp, connection: u32, step: &Step) -> bool {
-    if step.parts != Parts::CANCEL {
-        return false;
-    }
-    let mut blocked = std::mem::take(&mut app.blocked);
-    let is_given_up = blocked.give_up(connection, step.call, |step| give_back(app, step));
-    app.blocked = blocked;
-    if is_given_up {
-        give_back(app, step);
-    }
-    is_given_up
-}
-
-/// No engine takes a step, as its connection has ended or its call is given up: what the app offers there is its own again.
+/// The connection of a step has ended, as the app has been told: what it offers there is its own again.
 fn give_back(app: &mut PolledApp, step: &Step) {
     if let Body::Untrusted(untrusted) = &step.body
         && untrusted.token != 0

@@ -9,7 +9,6 @@ use provost_datapath::{BufferPool, Nanos, Step};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
 use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS, YieldPace};
 use provost_shm::{Doorbell, Interest, Wait};
-use provost_wire::descriptor::Parts;
 
 use crate::blocked_steps::BlockedSteps;
 use crate::caller_port::CallerPort;
@@ -24,7 +23,7 @@ use crate::orders::ReconfigureOrder;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::poll_token::{KIND_APP, KIND_INBOX, KIND_PATH, KIND_SHIFT, token};
 use crate::polled_app::PolledApp;
-use crate::polled_datapath::{PolledDatapath, give_up_blocked, submit, submit_blocked, sync_watch};
+use crate::polled_datapath::{PolledDatapath, submit, submit_blocked, sync_watch};
 use crate::time_spent::RoundOutcome;
 use crate::timers::{BLOCKED_RETRY_NS, TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
@@ -495,18 +494,16 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         while taken < BATCH_SUBMISSIONS && !app.blocked.is_full() {
             match app.port.next_request(&mut self.buffers)? {
                 Some(AppRequest::Step { connection, step }) => {
-                    if !app.blocked.has(connection) {
-                        if let Some(step) = submit(app, paths, hot_paths, now, connection, step) {
-                            app.blocked.push(connection, step);
-                        }
+                    let left = if app.blocked.has(connection) {
+                        Some(Step {
+                            taken_at: now,
+                            ..step
+                        })
                     } else {
-                        if step.parts == Parts::CANCEL {
-                            taken += app.blocked.search_cost(connection);
-                        }
-                        if !give_up_blocked(app, connection, &step) {
-                            let taken_at = now;
-                            app.blocked.push(connection, Step { taken_at, ..step });
-                        }
+                        submit(app, paths, hot_paths, now, connection, step)
+                    };
+                    if let Some(step) = left {
+                        app.blocked.push(connection, step);
                     }
                 }
                 Some(AppRequest::Close { connection }) => {
