@@ -389,8 +389,7 @@ Examples:
   provost daemon upgrade                                    the program that runs, as it is on disk now
   provost daemon upgrade --binary /opt/provost/2.0/provostd --json";
 
-/// How long a replacement is waited for unless something else is said, in seconds: the new process may take a minute until it is
-/// ready.
+/// How long a replacement is waited for unless something else is said, in seconds: the new process may take a minute.
 pub(crate) const REPLACED_WITHIN_S: f64 = 120.0;
 /// What a replacement may take on top of the time that the new process has to get ready, in seconds.
 const REPLACED_SPARE_S: f64 = 60.0;

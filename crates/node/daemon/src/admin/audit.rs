@@ -129,8 +129,7 @@ pub(crate) fn arguments(request: &impl Serialize, bounds: RecordBounds) -> Value
     }
 }
 
-/// What is in front in arguments that are cut: the fields before the one that is too long, as the name of a policy is before its
-/// configuration.
+/// What is in front in arguments that are cut: the fields before the one that is too long, as a policy's name is.
 fn first_fields(json: &[u8], bounds: RecordBounds) -> Map<String, Value> {
     let (mut open, mut is_text, mut is_escaped) = (Vec::new(), false, false);
     // Where the last field ends that is whole and in no list, and what is open there.
